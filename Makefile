@@ -1,0 +1,62 @@
+# Every target works on a fresh clone with Python 3.11 or newer; `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PROTOS := protos/fanfold/v1
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format protos check-protos contract bench faults clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, stop it
+	@$(BIN)/python -m examples.survey
+
+test: $(INSTALLED_DEV) ## Run all tests
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED_DEV) check-protos ## Check style, types, import rules and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(INSTALLED_DEV) ## Rewrite Python and protos in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	cd protos && ../$(BIN)/buf format -w
+
+protos: $(INSTALLED_DEV) ## Generate fanfold/v1 from the protos
+	$(BIN)/python -m tools.protos generate
+
+check-protos: $(INSTALLED_DEV) ## Lint the protos, compare with the last API, check the generated code
+	cd protos && ../$(BIN)/buf lint && ../$(BIN)/buf format -d --exit-code
+	$(BIN)/python -m tools.protos check
+
+contract: $(INSTALLED_DEV) ## List contract rules that no test proves
+	$(BIN)/python -m tools.contract
+
+bench: $(INSTALLED_DEV) ## Measure speed, as ratios to a raw gRPC echo of the same run
+	$(BIN)/python -m bench
+
+faults: $(INSTALLED_DEV) ## Run the long fault and fuzz runs
+	$(BIN)/python -m pytest tests/faults --long
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build *.egg-info
+
+# pip's own message is worth more than a stack of lines that say "already satisfied".
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) with what development needs ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(INSTALLED) $@

@@ -1,0 +1,1 @@
+"""Arranges steps over the mesh: combinators, placement, runs."""

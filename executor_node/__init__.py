@@ -1,0 +1,1 @@
+"""Runs agent steps on one machine and owns their processes."""

@@ -1,0 +1,1 @@
+"""Fanfold runs orchestrations of AI-agent steps over many machines."""

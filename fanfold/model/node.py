@@ -1,0 +1,93 @@
+"""An executor node as it describes itself, and as a coordinator sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class AgentKind(StrEnum):
+    """How an agent runs."""
+
+    PYTHON = "python"
+    COMMAND = "command"
+    LLM = "llm"
+
+
+class Isolation(StrEnum):
+    """How an agent's steps are kept apart: one process tree a step, or a worker that steps share."""
+
+    PROCESS = "process"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """An agent as a node offers it."""
+
+    name: str
+    description: str
+    kind: AgentKind
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """The files that a node's steps see. `source` is "directory" or "git"."""
+
+    source: str = "directory"
+    revision: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """How a node fares (C10)."""
+
+    concurrency_hint: int = 0
+    max_concurrent_steps: int = 0
+    running_steps: int = 0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node's own description. `boot_id` names one life of its runtime."""
+
+    name: str
+    boot_id: str = ""
+    agents: tuple[Agent, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    workspace: Workspace = Workspace()
+    status: NodeStatus = NodeStatus()
+    version: str = ""
+
+
+class NodeState(StrEnum):
+    """Whether steps can be placed on a node."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node as the coordinator sees it. `waiting_on` says why it is not ready."""
+
+    node: Node
+    address: str
+    state: NodeState
+    steps_in_flight: int = 0
+    waiting_on: str = ""
+    state_changed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesChanged:
+    """Nodes that are new or changed, and names of those that were forgotten."""
+
+    nodes: tuple[NodeView, ...] = ()
+    forgotten: tuple[str, ...] = ()

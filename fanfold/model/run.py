@@ -1,0 +1,135 @@
+"""A run: one orchestration, its state, its events and its result (C12, C28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import overload
+
+from fanfold.model.step import StepEvent, StepOutcome
+
+
+class RunKind(StrEnum):
+    """The kinds of orchestration."""
+
+    PARALLEL = "parallel"
+    PIPELINE = "pipeline"
+    SCRIPT = "script"
+
+
+class RunState(StrEnum):
+    """The states of a run. `FAILED` means that the run itself could not go on, not that a step failed."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class EventDetail(StrEnum):
+    """Which of a run's events to send; each level has all of the level before."""
+
+    OUTCOMES = "outcomes"
+    LIFECYCLE = "lifecycle"
+    PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCounts:
+    """How many steps of a run are where."""
+
+    total: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A token budget and what became of it (C13)."""
+
+    limit: int
+    spent: int = 0
+    refused_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One orchestration."""
+
+    run_id: str
+    kind: RunKind
+    state: RunState
+    workflow_id: str = ""
+    owner: str = ""
+    attached: bool = True
+    job_id: str = ""
+    steps: StepCounts = StepCounts()
+    budget: Budget | None = None
+    waiting_on: str = ""
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The run was accepted; always first."""
+
+    sequence: int
+    time: datetime
+    run_id: str
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStepEvent:
+    """Something happened to a step; `index` is its position in the request, from 0."""
+
+    sequence: int
+    time: datetime
+    index: int
+    event: StepEvent
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The run ended; always last."""
+
+    sequence: int
+    time: datetime
+    run: Run
+    error: str = ""
+
+
+RunEvent = RunStarted | RunStepEvent | RunEnded
+
+
+class ParallelResult(Sequence[StepOutcome]):
+    """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13)."""
+
+    __slots__ = ("budget", "outcomes")
+
+    def __init__(self, outcomes: Sequence[StepOutcome], budget: Budget | None = None) -> None:
+        self.outcomes: tuple[StepOutcome, ...] = tuple(outcomes)
+        self.budget = budget
+
+    @overload
+    def __getitem__(self, index: int) -> StepOutcome: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[StepOutcome]: ...
+    def __getitem__(self, index: int | slice) -> StepOutcome | Sequence[StepOutcome]:
+        return self.outcomes[index]
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __iter__(self) -> Iterator[StepOutcome]:
+        return iter(self.outcomes)
+
+    def __repr__(self) -> str:
+        failed = sum(not outcome.success for outcome in self.outcomes)
+        return f"ParallelResult({len(self.outcomes)} outcomes, {failed} failed)"

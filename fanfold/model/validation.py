@@ -1,0 +1,115 @@
+"""The edge: turns what comes from outside into the types of `fanfold.model`, or says field by field what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.step import AgentStepSpec, StepOutcome
+
+_NOT_JSON = {"unknown_fields"}
+_MAX_NAME_TOLD = 128
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def parse_specs(items: object, *, path: str = "steps") -> list[AgentStepSpec]:
+    """Specs from mappings or specs; `path` names the list in errors. Unknown fields are refused by name (C5).
+
+    Raises:
+        InvalidArgument: naming every wrong field, as `steps[3].task_id`.
+    """
+    if not isinstance(items, Sequence) or isinstance(items, str | bytes):
+        raise InvalidArgument.of_field(path, f"must be a list of steps, not {type(items).__name__}")
+    violations = [
+        FieldViolation(f"{path}[{index}].unknown_fields", "unknown field")
+        for index, item in enumerate(items)
+        if isinstance(item, Mapping) and "unknown_fields" in item
+    ]
+    if violations:
+        raise InvalidArgument(violations=violations)
+    prepared = [dict(item) if isinstance(item, Mapping) else item for item in items]
+    try:
+        specs: list[AgentStepSpec] = _adapter(list[AgentStepSpec]).validate_python(prepared)
+    except ValidationError as error:
+        raise InvalidArgument(violations=violations_of(error, path)) from None
+    return specs
+
+
+def parse_spec(item: object, *, path: str = "step") -> AgentStepSpec:
+    """One spec from a mapping or a spec. Raises InvalidArgument as `parse_specs` does."""
+    try:
+        return parse_specs([item], path=path)[0]
+    except InvalidArgument as error:
+        renamed = [FieldViolation(v.field.replace(f"{path}[0]", path, 1), v.description) for v in error.violations]
+        raise InvalidArgument(violations=renamed) from None
+
+
+def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:
+    """The JSON form of a spec: snake_case names, durations in seconds (C5)."""
+    form: dict[str, Any] = _adapter(AgentStepSpec).dump_python(spec, mode="json", exclude=_NOT_JSON)
+    return form
+
+
+def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
+    """The JSON form of an outcome: snake_case names, times in RFC 3339 (C5)."""
+    form: dict[str, Any] = _adapter(StepOutcome).dump_python(outcome, mode="json", exclude=_NOT_JSON)
+    return form
+
+
+def outcome_from_json(form: Mapping[str, Any]) -> StepOutcome:
+    """The outcome that a JSON form stands for. Raises InvalidArgument for anything else."""
+    if "unknown_fields" in form:
+        raise InvalidArgument.of_field("outcome.unknown_fields", "unknown field")
+    try:
+        outcome: StepOutcome = _adapter(StepOutcome).validate_json(json.dumps(form))
+    except ValidationError as error:
+        raise InvalidArgument(violations=violations_of(error, "outcome")) from None
+    return outcome
+
+
+def violations_of(error: ValidationError, path: str) -> list[FieldViolation]:
+    """What pydantic found, as field paths with the limit in words and without the rejected value."""
+    return [
+        FieldViolation(_path_of(path, details["loc"]), _describe(details))
+        for details in error.errors(include_url=False, include_input=False)
+    ]
+
+
+def _path_of(path: str, location: Sequence[int | str]) -> str:
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]":
+            name = part if part.isprintable() else repr(part)
+            path += f".{name[:_MAX_NAME_TOLD]}" if path else name[:_MAX_NAME_TOLD]
+    return path
+
+
+def _describe(details: Any) -> str:
+    match details["type"]:
+        case "missing":
+            return "is required"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return "unknown field"
+        case "string_unicode":
+            return "must be valid Unicode (it has a lone surrogate)"
+        case "value_error":
+            return str(details["ctx"]["error"])
+        case "string_too_short" if details["ctx"]["min_length"] == 1:
+            return "must not be empty"
+        case _:
+            message: str = details["msg"]
+            for prefix in ("Input should be ", "Input should have ", "String should have ", "Value should have "):
+                if message.startswith(prefix):
+                    verb = "must be " if prefix.endswith("be ") else "must have "
+                    return verb + message.removeprefix(prefix)
+            return message

@@ -1,0 +1,1 @@
+"""Owns identity, owner, state and output of detached work."""
