@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from fanfold.model.step import NO_USAGE, Usage
 
 
-class AgentFailed(Exception):  # noqa: N818 - reads as what it says
+class AgentFailed(Exception):
     """The agent could not do what was asked; `retryable` says whether another attempt may."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:

@@ -139,7 +139,7 @@ class Cancelled(FanfoldError):
 
 
 class Unimplemented(FanfoldError):
-    """This release does not have this method yet."""
+    """The method is not in this release yet."""
 
     default_reason = "UNIMPLEMENTED"
 

@@ -1,0 +1,126 @@
+"""Runs and their events (`run.proto`)."""
+
+from __future__ import annotations
+
+from fanfold.model.run import (
+    Budget,
+    EventDetail,
+    Run,
+    RunEnded,
+    RunEvent,
+    RunKind,
+    RunStarted,
+    RunState,
+    RunStepEvent,
+    StepCounts,
+)
+from fanfold.v1 import run_pb2 as pb
+from fanfold.wire.step import event_from_proto, event_to_proto
+from fanfold.wire.time import set_timestamp, time_from_proto
+
+_KIND_TO_PROTO = {kind: pb.RunKind.Value(f"RUN_KIND_{kind.name}") for kind in RunKind}
+_KIND_FROM_PROTO = {number: kind for kind, number in _KIND_TO_PROTO.items()}
+_STATE_TO_PROTO = {state: pb.RunState.Value(f"RUN_STATE_{state.name}") for state in RunState}
+_STATE_FROM_PROTO = {number: state for state, number in _STATE_TO_PROTO.items()}
+_DETAIL_TO_PROTO = {detail: pb.EventDetail.Value(f"EVENT_DETAIL_{detail.name}") for detail in EventDetail}
+_DETAIL_FROM_PROTO = {number: detail for detail, number in _DETAIL_TO_PROTO.items()}
+
+
+def detail_to_proto(detail: EventDetail) -> pb.EventDetail.ValueType:
+    """Which events to send, as an enum number."""
+    return _DETAIL_TO_PROTO[detail]
+
+
+def detail_from_proto(number: pb.EventDetail.ValueType) -> EventDetail:
+    """Which events to send; unset and unknown mean outcomes only."""
+    return _DETAIL_FROM_PROTO.get(number, EventDetail.OUTCOMES)
+
+
+def run_to_proto(run: Run, target: pb.Run | None = None) -> pb.Run:
+    """Write a run into `target` or a new message."""
+    message = pb.Run() if target is None else target
+    message.run_id = run.run_id
+    message.workflow_id = run.workflow_id
+    message.kind = _KIND_TO_PROTO[run.kind]
+    message.state = _STATE_TO_PROTO[run.state]
+    message.owner = run.owner
+    message.attached = run.attached
+    message.job_id = run.job_id
+    message.steps.total = run.steps.total
+    message.steps.running = run.steps.running
+    message.steps.succeeded = run.steps.succeeded
+    message.steps.failed = run.steps.failed
+    message.waiting_on = run.waiting_on
+    if run.budget is not None:
+        message.budget.limit = run.budget.limit
+        message.budget.spent = run.budget.spent
+        message.budget.refused_steps = run.budget.refused_steps
+        message.budget.SetInParent()
+    if run.created_at is not None:
+        set_timestamp(message.created_at, run.created_at)
+    if run.ended_at is not None:
+        set_timestamp(message.ended_at, run.ended_at)
+    return message
+
+
+def run_from_proto(message: pb.Run) -> Run:
+    """The run as it was sent."""
+    steps, budget = message.steps, message.budget
+    return Run(
+        run_id=message.run_id,
+        kind=_KIND_FROM_PROTO.get(message.kind, RunKind.PARALLEL),
+        state=_STATE_FROM_PROTO.get(message.state, RunState.RUNNING),
+        workflow_id=message.workflow_id,
+        owner=message.owner,
+        attached=message.attached,
+        job_id=message.job_id,
+        steps=StepCounts(total=steps.total, running=steps.running, succeeded=steps.succeeded, failed=steps.failed),
+        budget=(
+            Budget(limit=budget.limit, spent=budget.spent, refused_steps=budget.refused_steps)
+            if message.HasField("budget")
+            else None
+        ),
+        waiting_on=message.waiting_on,
+        created_at=time_from_proto(message.created_at) if message.HasField("created_at") else None,
+        ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
+    )
+
+
+def event_into(event: RunEvent, message: pb.RunEvent) -> None:
+    """Write an event into a message of a batch."""
+    message.sequence = event.sequence
+    set_timestamp(message.time, event.time)
+    match event:
+        case RunStepEvent():
+            step = message.step
+            step.index = event.index
+            step.stage = event.stage
+            event_to_proto(event.event, step.event)
+        case RunStarted():
+            message.started.run_id = event.run_id
+            message.started.total_steps = event.total_steps
+        case RunEnded():
+            run_to_proto(event.run, message.ended.run)
+            message.ended.error = event.error
+
+
+def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
+    """The event as it was sent; None for a kind that only a newer peer knows."""
+    time = time_from_proto(message.time)
+    match message.WhichOneof("event"):
+        case "step":
+            step = message.step
+            event = event_from_proto(step.event)
+            if event is None:
+                return None
+            return RunStepEvent(sequence=message.sequence, time=time, index=step.index, stage=step.stage, event=event)
+        case "started":
+            started = message.started
+            return RunStarted(
+                sequence=message.sequence, time=time, run_id=started.run_id, total_steps=started.total_steps
+            )
+        case "ended":
+            ended = message.ended
+            return RunEnded(sequence=message.sequence, time=time, run=run_from_proto(ended.run), error=ended.error)
+        case _:
+            return None

@@ -1,0 +1,47 @@
+"""Times and durations: `datetime` in UTC and seconds on this side, Timestamp and Duration on the other.
+
+Microseconds are what both can hold exactly; whatever is finer is cut off.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from fanfold.errors import InvalidArgument
+
+_EARLIEST_SECONDS = -62_135_596_800  # 0001-01-01, RFC 3339's first year
+_LATEST_SECONDS = 253_402_300_799  # 9999-12-31, its last
+
+
+def set_timestamp(target: Timestamp, time: datetime) -> None:
+    """Write a time in UTC into a message's own Timestamp, which is cheaper than making one."""
+    seconds = time.timestamp()
+    target.seconds = int(seconds // 1)
+    target.nanos = time.microsecond * 1000
+
+
+def time_from_proto(timestamp: Timestamp) -> datetime:
+    """The time, in UTC.
+
+    Raises:
+        InvalidArgument: it lies outside the years 1 to 9999.
+    """
+    seconds, nanos = timestamp.seconds, timestamp.nanos
+    if not (_EARLIEST_SECONDS <= seconds <= _LATEST_SECONDS and 0 <= nanos < 1_000_000_000):
+        raise InvalidArgument("a timestamp must lie within the years 1 to 9999 (RFC 3339)")
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
+
+
+def set_duration(target: Duration, seconds: float) -> None:
+    """Write whole milliseconds into a message's own Duration."""
+    milliseconds = round(seconds * 1000)
+    target.seconds = milliseconds // 1000
+    target.nanos = milliseconds % 1000 * 1_000_000
+
+
+def seconds_from_proto(duration: Duration) -> float:
+    """The duration in seconds, exactly as `set_duration` took it when it is in whole milliseconds."""
+    return round(duration.seconds + duration.nanos / 1e9, 9)
