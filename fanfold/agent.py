@@ -47,8 +47,8 @@ class WorkspaceFiles(Protocol):
         """The absolute path of an existing file or folder. Leaves no anchor."""
         ...
 
-    def read_text(self, path: str, *, tool: str) -> str:
-        """The text of a UTF-8 file, at most the configured size."""
+    def read_text(self, path: str, *, tool: str = "") -> str:
+        """The text of a UTF-8 file, at most the configured size. Leaves no anchor when no tool is named."""
         ...
 
     def glob(self, pattern: str, *, tool: str) -> list[str]:

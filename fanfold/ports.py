@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
+from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
 
 OnStepEvent = Callable[[StepEvent], None]
@@ -27,4 +30,79 @@ class AgentExecutor(Protocol):
 
     def concurrency_hint(self) -> int:
         """Steps it would like to have at once (C10): advice, not a ceiling; may move at any time, also to 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStart:
+    """One attempt of a step, to be run by a node. A second start of the same `execution_id` is the same execution."""
+
+    execution_id: str
+    run_id: str
+    epoch: int
+    spec: AgentStepSpec
+    progress: bool
+
+
+class RejectionReason(StrEnum):
+    """Why a node did not take an execution; never the step's failure (C10)."""
+
+    FULL = "full"
+    DRAINING = "draining"
+    AGENT_NOT_OFFERED = "agent not offered"
+    STALE_EPOCH = "stale epoch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A node did not take an execution; `retry_delay` in seconds."""
+
+    reason: RejectionReason
+    retry_delay: float = 0.0
+
+
+class NodeLink(Protocol):
+    """The live link to one node. Its methods gather messages and never wait."""
+
+    def start(self, start: ExecutionStart) -> None:
+        """Ask the node to run an execution."""
+        ...
+
+    def cancel(self, execution_id: str, reason: str) -> bool:
+        """Ask the node to stop an execution; its `ended` still comes.
+
+        False when its start had not left yet: it never will, and nothing comes.
+        """
+        ...
+
+
+class LinkListener(Protocol):
+    """Hears what a node says on its link. Its methods must not block."""
+
+    def welcomed(self, node: Node, link: NodeLink) -> None:
+        """The link is there. Raises FanfoldError to give it up."""
+        ...
+
+    def status_changed(self, status: NodeStatus) -> None:
+        """How the node fares now; about once a second."""
+        ...
+
+    def execution_event(self, execution_id: str, event: StepEvent) -> None:
+        """Something happened to an execution; nothing comes after `StepEnded`."""
+        ...
+
+    def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
+        """The node did not take an execution; nothing comes after."""
+        ...
+
+
+class NodeDialer(Protocol):
+    """Makes links to nodes."""
+
+    async def hold_link(self, address: str, listener: LinkListener) -> None:
+        """Hold a link to the node at `address` for as long as it lasts.
+
+        Raises:
+            FanfoldError: why it could not be made or why it ended.
+        """
         ...

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.checks import Label
 from fanfold.model.step import AgentStepSpec, StepOutcome
 
 _NOT_JSON = {"unknown_fields"}
@@ -21,8 +22,10 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def parse_specs(items: object, *, path: str = "steps") -> list[AgentStepSpec]:
-    """Specs from mappings or specs; `path` names the list in errors. Unknown fields are refused by name (C5).
+def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> list[AgentStepSpec]:
+    """Specs from mappings or specs. Unknown fields are refused by name (C5).
+
+    `path` names the list in errors, and `first_index` is the position of the first item within it.
 
     Raises:
         InvalidArgument: naming every wrong field, as `steps[3].task_id`.
@@ -31,7 +34,7 @@ def parse_specs(items: object, *, path: str = "steps") -> list[AgentStepSpec]:
         raise InvalidArgument.of_field(path, f"must be a list of steps, not {type(items).__name__}")
     violations = [
         FieldViolation(f"{path}[{index}].unknown_fields", "unknown field")
-        for index, item in enumerate(items)
+        for index, item in enumerate(items, start=first_index)
         if isinstance(item, Mapping) and "unknown_fields" in item
     ]
     if violations:
@@ -40,7 +43,7 @@ def parse_specs(items: object, *, path: str = "steps") -> list[AgentStepSpec]:
     try:
         specs: list[AgentStepSpec] = _adapter(list[AgentStepSpec]).validate_python(prepared)
     except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, path)) from None
+        raise InvalidArgument(violations=violations_of(error, path, first_index)) from None
     return specs
 
 
@@ -76,12 +79,30 @@ def outcome_from_json(form: Mapping[str, Any]) -> StepOutcome:
     return outcome
 
 
-def violations_of(error: ValidationError, path: str) -> list[FieldViolation]:
-    """What pydantic found, as field paths with the limit in words and without the rejected value."""
+def parse_request_id(text: str, *, path: str = "request_id") -> str:
+    """A request id, or nothing. Raises InvalidArgument unless it is at most 128 characters on one line (C44)."""
+    try:
+        request_id: str = _adapter(Label).validate_python(text)
+    except ValidationError as error:
+        raise InvalidArgument(violations=violations_of(error, path)) from None
+    return request_id
+
+
+def violations_of(error: ValidationError, path: str, first_index: int = 0) -> list[FieldViolation]:
+    """What pydantic found, as field paths with the limit in words and without the rejected value.
+
+    A list at the top is taken to begin at `first_index`.
+    """
     return [
-        FieldViolation(_path_of(path, details["loc"]), _describe(details))
+        FieldViolation(_path_of(path, _shifted(details["loc"], first_index)), _describe(details))
         for details in error.errors(include_url=False, include_input=False)
     ]
+
+
+def _shifted(location: Sequence[int | str], first_index: int) -> Sequence[int | str]:
+    if first_index and location and isinstance(location[0], int):
+        return [location[0] + first_index, *location[1:]]
+    return location
 
 
 def _path_of(path: str, location: Sequence[int | str]) -> str:

@@ -1,0 +1,76 @@
+"""Puts the coordinator together, and takes it down in order."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from coordinator.config import CoordinatorConfig
+from coordinator.metrics import NodeCollector
+from coordinator.placement.discovery import follow_dns, follow_static
+from coordinator.placement.mesh import Mesh
+from coordinator.placement.nodes import Nodes
+from coordinator.placement.queue import Patience, PlacementQueue
+from coordinator.runs import ExecutorFactory, Runs
+from coordinator.servicer import CoordinatorServicer
+from fanfold.clients.node_link import GrpcNodeDialer
+from fanfold.errors import InvalidArgument
+from fanfold.ports import AgentExecutor
+from fanfold.rpc.server import Service
+from fanfold.rpc.serving import Serving, background, serving
+from fanfold.schema import SchemaValidator
+from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+
+SERVICE_NAME = "fanfold.v1.Coordinator"
+
+
+@asynccontextmanager
+async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
+    """A coordinator that is up while the block lasts.
+
+    Raises:
+        InvalidArgument: something in the configuration is wrong.
+        FailedPrecondition: an address is not loopback, or is taken.
+    """
+    registry = CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        validator = await stack.enter_async_context(SchemaValidator())
+        sources = config.nodes
+        dialer = GrpcNodeDialer(config.name, silence=sources.silence)
+        nodes = await stack.enter_async_context(Nodes(dialer, redial_delay=sources.redial_delay))
+        NodeCollector(nodes, registry)
+        runs = Runs(_executors(config, nodes, validator), validator, config.limits)
+        service = Service(
+            SERVICE_NAME,
+            CoordinatorServicer(runs, nodes),  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
+            add_CoordinatorServicer_to_server,
+            unattended=frozenset({"AnnounceNode", "WatchNodes"}),
+        )
+        follow_static(nodes, sources.static)
+        looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in sources.dns]
+        await stack.enter_async_context(background(*looking_up))
+        yield await stack.enter_async_context(
+            serving([service], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry)
+        )
+
+
+def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:
+    if config.executor:
+        executor = _named_executor(config.executor)
+        return lambda _run_id, _progress: executor
+    placement = config.placement
+    queue = PlacementQueue(nodes, Patience(agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable))
+    return Mesh(nodes, queue, validator, cancel_wait=placement.cancel_wait).executor
+
+
+def _named_executor(name: str) -> AgentExecutor:
+    """The executor that the configuration names as `module:factory` (C8)."""
+    module, _, factory = name.partition(":")
+    try:
+        executor: AgentExecutor = getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument.of_field("executor", f"must be module:factory; {name!r} gives {error}") from error
+    return executor

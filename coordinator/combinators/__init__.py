@@ -1,0 +1,1 @@
+"""How steps are arranged. Written against `AgentExecutor` alone (C8): importable and usable without any service."""

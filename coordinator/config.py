@@ -1,0 +1,73 @@
+"""The coordinator's configuration: one YAML or TOML file, overridden by FANFOLD_COORDINATOR__* variables and flags."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(_Section):
+    """What one call may ask for; every refusal names its limit here (C39)."""
+
+    steps: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Steps of one run."""
+    prompt_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
+    """Bytes of one prompt."""
+    run_bytes: int = Field(default=536_870_912, ge=1)
+    """Bytes of all steps of one run."""
+
+
+class NodeSources(_Section):
+    """Where nodes are found, besides those that announce themselves."""
+
+    static: list[str] = []
+    """Addresses, as host:port."""
+    dns: list[str] = []
+    """Names, as host:port, each of whose addresses is a node."""
+    dns_interval: Seconds = 5.0
+    """Seconds between two look-ups."""
+    redial_delay: Seconds = 2.0
+    """Longest pause before a lost node is dialled again."""
+    silence: Seconds = 10.0
+    """Seconds without a word on its link after which a node is lost; nodes speak about once a second."""
+
+
+class Placement(_Section):
+    """How long steps wait for a node that could take them, in seconds (C3)."""
+
+    agent_unknown: Seconds = 2.0
+    """Until AGENT_UNKNOWN, while some node is ready."""
+    unplaceable: Seconds = 30.0
+    """Until UNPLACEABLE."""
+    cancel_wait: Seconds = 15.0
+    """Longest wait for a cancelled step to be gone; longer than the nodes' grace."""
+
+
+class CoordinatorConfig(_Section):
+    """Everything that can be configured."""
+
+    name: str = Field(default_factory=lambda: f"coordinator-{uuid.uuid4().hex[:8]}", min_length=1, max_length=128)
+    """Names it towards nodes; unique among the coordinators of a mesh."""
+    listen: str = "127.0.0.1:7400"
+    """Where it serves gRPC; port 0 takes a free one."""
+    metrics_listen: str = "127.0.0.1:7480"
+    """Where it serves /metrics, /healthz and /readyz; port 0 takes a free one."""
+    nodes: NodeSources = NodeSources()
+    placement: Placement = Placement()
+    limits: Limits = Limits()
+    executor: str = ""
+    """`module:factory` of an executor to use instead of the mesh (C8)."""
+    drain_grace: Seconds = 30.0
+    """Seconds that running calls get after SIGTERM (C43)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+    exit_with_parent: bool = False
+    """Stop when standard input ends; for embedded meshes."""

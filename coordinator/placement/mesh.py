@@ -1,0 +1,102 @@
+"""The executor that places steps on the mesh's nodes: what combinators are given in production."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from coordinator.life import StepLife, failed, spoiled
+from coordinator.placement.node import Ending, Execution, KnownNode, Lost
+from coordinator.placement.nodes import Nodes
+from coordinator.placement.queue import PlacementQueue
+from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
+from fanfold.ports import ExecutionStart, OnStepEvent, Rejection, RejectionReason
+from fanfold.schema import SchemaValidator
+
+FIRST_EPOCH = 1
+
+
+class Mesh:
+    """The mesh as a place to run steps; `executor` gives each run its own view of it.
+
+    `cancel_wait` in seconds bounds how long a cancelled step is waited for; it covers a node's own grace.
+    """
+
+    def __init__(
+        self, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, *, cancel_wait: float = 15.0
+    ) -> None:
+        self.nodes = nodes
+        self.queue = queue
+        self.validator = validator
+        self.cancel_wait = cancel_wait
+
+    def executor(self, run_id: str, progress: bool) -> MeshExecutor:
+        """The AgentExecutor of one run; `progress` says whether anybody wants to hear of it."""
+        return MeshExecutor(self, run_id, progress)
+
+
+class MeshExecutor:
+    """Implements `AgentExecutor` for one run over the mesh."""
+
+    def __init__(self, mesh: Mesh, run_id: str, progress: bool) -> None:
+        self._mesh = mesh
+        self._run_id = run_id
+        self._progress = progress
+
+    def concurrency_hint(self) -> int:
+        """Sum of the live nodes' hints; moves as nodes come and go (C10)."""
+        return self._mesh.nodes.hint()
+
+    async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
+        """Run one step on whichever node takes it (AgentExecutor)."""
+        life = StepLife(spec, on_event)
+        while True:
+            node = await self._mesh.queue.acquire(spec)
+            if isinstance(node, StepFailure):
+                return life.end(replace(failed(spec, node.code, node.message), failure=node))
+            try:
+                ending = await self._attempt(node, spec, life)
+            finally:
+                self._mesh.queue.release(node)
+            if isinstance(ending, Rejection):
+                # A full or draining node is never the step's failure (C10): it is placed again.
+                if ending.reason is RejectionReason.STALE_EPOCH:
+                    return life.end(failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator"))
+                if ending.reason is RejectionReason.FULL:
+                    self._mesh.queue.retry_when_not_full(node)
+                continue
+            return life.end(await self._accept(spec, ending))
+
+    async def _attempt(self, node: KnownNode, spec: AgentStepSpec, life: StepLife) -> Ending:
+        start = ExecutionStart(
+            execution_id=f"{self._run_id}/{spec.task_id}/1",
+            run_id=self._run_id,
+            epoch=FIRST_EPOCH,
+            spec=spec,
+            progress=self._progress,
+        )
+        execution = node.execute(start, life.tell)
+        try:
+            return await execution.ended
+        except asyncio.CancelledError:
+            await self._see_it_gone(node, execution)
+            raise
+
+    async def _see_it_gone(self, node: KnownNode, execution: Execution) -> None:
+        """Cancel an execution and wait until its node says that it is gone (C9), or the node is."""
+        if execution.ended.cancelled():
+            # Awaiting it cancelled it too; what the node still says goes to a fresh one.
+            execution.ended = asyncio.get_running_loop().create_future()
+        node.cancel(execution, "the run was cancelled")
+        await asyncio.wait([execution.ended], timeout=self._mesh.cancel_wait)
+
+    async def _accept(self, spec: AgentStepSpec, ending: StepOutcome | Lost) -> StepOutcome:
+        if isinstance(ending, Lost):
+            message = f"node {ending.node} was lost while the step ran there"
+            return replace(failed(spec, FailureCode.NODE_LOST, message, retryable=True), attempts=1, node=ending.node)
+        if spec.output_schema is None or not ending.success:
+            return ending
+        why = await self._mesh.validator.validate(spec.output_schema, ending.structured)
+        if why is None:
+            return ending
+        return spoiled(ending, FailureCode.OUTPUT_INVALID, why, note=f"[structured output failed: {why}]")

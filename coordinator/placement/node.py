@@ -1,0 +1,198 @@
+"""One node that the coordinator knows: its link, its state, and the executions that are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+from fanfold.errors import FanfoldError
+from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
+from fanfold.model.step import StepEnded, StepEvent, StepOutcome
+from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason
+
+
+class Change(Enum):
+    """What changed about a node: whom it can serve at all, or only how much room it has."""
+
+    OFFER = auto()
+    ROOM = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The link to the node broke while an execution was there."""
+
+    node: str
+
+
+Ending = StepOutcome | Rejection | Lost
+"""How an execution leaves a node."""
+
+
+class Execution:
+    """One attempt of a step on a node; `ended` gives how it left the node."""
+
+    __slots__ = ("ended", "listener", "start", "started_at")
+
+    def __init__(self, start: ExecutionStart, listener: OnStepEvent) -> None:
+        self.start = start
+        self.listener = listener
+        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.started_at: datetime | None = None
+
+
+class KnownNode:
+    """A node by its address. It hears the link (as a `LinkListener`) and keeps count of what is on the node.
+
+    `on_change` is told whenever the node's offer or its room changed.
+    """
+
+    def __init__(self, address: str, on_change: Callable[[KnownNode, Change], None]) -> None:
+        self.address = address
+        self.node = Node(name="")
+        self.state = NodeState.CONNECTING
+        self.waiting_on = "its link is being made"
+        self.in_flight = 0
+        self._on_change = on_change
+        self._state_changed_at = datetime.now(UTC)
+        self._link: NodeLink | None = None
+        self._agents: frozenset[str] = frozenset()
+        self._status = NodeStatus()
+        self._foreign = 0
+        self._full_until = 0.0
+        self._executions: dict[str, Execution] = {}
+        self.admit: Callable[[KnownNode, Node], None] = lambda _known, _node: None
+        """Raises FanfoldError when a node that has answered is not to be used."""
+
+    # What placement asks.
+
+    def offers(self, agent: str) -> bool:
+        """Whether it is ready and has the agent."""
+        return self.state is NodeState.READY and agent in self._agents
+
+    def carries(self, labels: Iterable[tuple[str, str]]) -> bool:
+        """Whether it carries every one of the labels (C6)."""
+        return all(self.node.labels.get(name) == value for name, value in labels)
+
+    def has_room(self, now: float) -> bool:
+        """Whether it would take one more step now."""
+        return self.in_flight + self._foreign < self._status.max_concurrent_steps and now >= self._full_until
+
+    def load(self) -> float:
+        """Steps there against steps it would like to have; our own are counted now, others' by its last report."""
+        return (self.in_flight + self._foreign) / max(1, self._status.concurrency_hint)
+
+    def agents(self) -> frozenset[str]:
+        """Names of the agents it offered when it was last heard."""
+        return self._agents
+
+    def hint(self) -> int:
+        """Its part of the mesh's concurrency hint (C10)."""
+        return self._status.concurrency_hint if self.state is NodeState.READY else 0
+
+    def view(self) -> NodeView:
+        """The node as it is shown."""
+        return NodeView(
+            node=self.node,
+            address=self.address,
+            state=self.state,
+            steps_in_flight=self.in_flight,
+            waiting_on=self.waiting_on,
+            state_changed_at=self._state_changed_at,
+        )
+
+    def is_linked(self) -> bool:
+        """Whether its link is up."""
+        return self._link is not None
+
+    # What the executor does with it.
+
+    def execute(self, start: ExecutionStart, listener: OnStepEvent) -> Execution:
+        """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
+        execution = Execution(start, listener)
+        if self._link is None:
+            execution.ended.set_result(Lost(self.node.name))
+        else:
+            self._executions[start.execution_id] = execution
+            self._link.start(start)
+        return execution
+
+    def cancel(self, execution: Execution, reason: str) -> None:
+        """Ask for an execution's end; it still ends by itself."""
+        if self._link is None or execution.ended.done():
+            return
+        execution_id = execution.start.execution_id
+        if not self._link.cancel(execution_id, reason):
+            self._executions.pop(execution_id, None)
+            execution.ended.set_result(Lost(self.node.name))
+
+    # What the link tells.
+
+    def welcomed(self, node: Node, link: NodeLink) -> None:
+        """The node answered (LinkListener)."""
+        self.admit(self, node)
+        self.node = node
+        self._link = link
+        self._agents = frozenset(agent.name for agent in node.agents)
+        self.status_changed(node.status)
+
+    def status_changed(self, status: NodeStatus) -> None:
+        """The node says how it fares (LinkListener)."""
+        self._status = status
+        self._foreign = max(0, status.running_steps - self.in_flight)
+        if status.draining:
+            self._become(NodeState.DRAINING, "it finishes what it runs and stops")
+        else:
+            self._become(NodeState.READY, "")
+        self._on_change(self, Change.ROOM)
+
+    def execution_event(self, execution_id: str, event: StepEvent) -> None:
+        """An execution got on (LinkListener)."""
+        if isinstance(event, StepEnded):
+            execution = self._executions.pop(execution_id, None)
+            if execution is not None and not execution.ended.done():
+                execution.ended.set_result(event.outcome)
+        elif (execution := self._executions.get(execution_id)) is not None:
+            execution.started_at = execution.started_at or event.time
+            execution.listener(event)
+
+    def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
+        """The node did not take an execution (LinkListener)."""
+        if rejection.reason is RejectionReason.FULL:
+            loop = asyncio.get_running_loop()
+            self._full_until = loop.time() + rejection.retry_delay
+        elif rejection.reason is RejectionReason.DRAINING:
+            self._become(NodeState.DRAINING, "it finishes what it runs and stops")
+        execution = self._executions.pop(execution_id, None)
+        if execution is not None and rejection.reason is RejectionReason.AGENT_NOT_OFFERED:
+            self._agents -= {execution.start.spec.agent}
+            self._on_change(self, Change.OFFER)
+        if execution is not None and not execution.ended.done():
+            execution.ended.set_result(rejection)
+
+    def full_until(self) -> float:
+        """Loop time until which it said to be full."""
+        return self._full_until
+
+    def lost(self, error: FanfoldError) -> None:
+        """The link ended: whatever was there is lost with it."""
+        self._link = None
+        if self.node.name:
+            self._become(NodeState.LOST, error.message)
+        else:
+            self._become(NodeState.CONNECTING, error.message)
+        executions, self._executions = self._executions, {}
+        for execution in executions.values():
+            if not execution.ended.done():
+                execution.ended.set_result(Lost(self.node.name))
+
+    def _become(self, state: NodeState, waiting_on: str) -> None:
+        changed = state is not self.state
+        self.state = state
+        self.waiting_on = waiting_on
+        if changed:
+            self._state_changed_at = datetime.now(UTC)
+            self._on_change(self, Change.OFFER)

@@ -1,0 +1,153 @@
+"""The nodes that the coordinator knows: one dialling task for each, and who hears of their changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+
+from coordinator.placement.node import Change, KnownNode
+from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
+from fanfold.model.node import Node, NodesChanged, NodeView
+from fanfold.ports import NodeDialer
+
+MAX_AGENT_NAMES_REMEMBERED = 10_000
+
+
+class Nodes:
+    """Keeps a link to every node that some source of discovery wants, and forgets a node that none wants any more.
+
+    `redial_delay` in seconds is the longest pause between two attempts to reach a node; each pause is random below
+    it, so that coordinators do not dial a returning node in step (F9, F18).
+    """
+
+    def __init__(self, dialer: NodeDialer, *, redial_delay: float = 2.0) -> None:
+        self._dialer = dialer
+        self._redial_delay = redial_delay
+        self._known: dict[str, KnownNode] = {}
+        self._wanted: Counter[str] = Counter()
+        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._listeners: list[Callable[[KnownNode, Change], None]] = []
+        self._watchers: set[_Watcher] = set()
+        self._agents_ever: set[str] = set()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def __aenter__(self) -> Nodes:
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._tasks is not None
+        for task in self._dialling.values():
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[KnownNode]:
+        return iter(self._known.values())
+
+    def listen(self, listener: Callable[[KnownNode, Change], None]) -> None:
+        """Have `listener` called at every change of a node's offer or room."""
+        self._listeners.append(listener)
+
+    def want(self, address: str) -> None:
+        """Know the node at `address`; each call is undone by one call of `unwant`."""
+        self._wanted[address] += 1
+        if address not in self._known:
+            known = KnownNode(address, self._changed)
+            known.admit = self._refuse_second_link
+            self._known[address] = known
+            assert self._tasks is not None, "Nodes is entered before nodes are wanted"
+            self._dialling[address] = self._tasks.create_task(self._keep_link(known), name=f"link {address}")
+            self._tell_watchers(known)
+
+    def unwant(self, address: str) -> None:
+        """One source no longer knows of the node; it is forgotten when no source does and its link is down."""
+        self._wanted[address] -= 1
+
+    def views(self) -> list[NodeView]:
+        """All nodes as they are shown, by name and address."""
+        return sorted((known.view() for known in self), key=lambda view: (view.node.name, view.address))
+
+    def hint(self) -> int:
+        """Sum of the live nodes' hints (C10)."""
+        return sum(known.hint() for known in self)
+
+    def has_ever_offered(self, agent: str) -> bool:
+        """Whether any node has ever offered the agent (C3)."""
+        return agent in self._agents_ever
+
+    async def watch(self) -> AsyncIterator[NodesChanged]:
+        """All nodes first, then each one that changed, until the caller stops."""
+        watcher = _Watcher()
+        self._watchers.add(watcher)
+        try:
+            yield NodesChanged(nodes=tuple(self.views()))
+            while True:
+                changed = await watcher.changes()
+                yield NodesChanged(
+                    nodes=tuple(self._known[address].view() for address in changed if address in self._known),
+                    forgotten=tuple(sorted(address for address in changed if address not in self._known)),
+                )
+        finally:
+            self._watchers.discard(watcher)
+
+    async def _keep_link(self, known: KnownNode) -> None:
+        attempts = 0
+        while self._wanted[known.address] > 0:
+            connected_before = known.node.boot_id
+            try:
+                await self._dialer.hold_link(known.address, known)
+            except FanfoldError as error:
+                reason = error
+            else:
+                reason = Unavailable("the node closed its link")
+            attempts = 0 if known.node.boot_id != connected_before else attempts + 1
+            known.lost(reason)
+            self._tell_watchers(known)
+            ceiling = min(self._redial_delay, 0.05 * 2**attempts)
+            await asyncio.sleep(random.uniform(0, ceiling))  # noqa: S311 - jitter, not a secret
+        self._forget(known)
+
+    def _forget(self, known: KnownNode) -> None:
+        del self._known[known.address], self._dialling[known.address], self._wanted[known.address]
+        self._changed(known, Change.OFFER)
+
+    def _refuse_second_link(self, known: KnownNode, node: Node) -> None:
+        for other in self:
+            if other is not known and other.node.name == node.name and other.is_linked():
+                if other.node.boot_id == node.boot_id:
+                    raise FailedPrecondition(f"node {node.name!r} is already linked by its address {other.address}")
+                raise FailedPrecondition(f"another node that is called {node.name!r} is linked at {other.address}")
+
+    def _changed(self, known: KnownNode, change: Change) -> None:
+        if change is Change.OFFER and len(self._agents_ever) < MAX_AGENT_NAMES_REMEMBERED:
+            self._agents_ever |= known.agents()
+        for listener in self._listeners:
+            listener(known, change)
+        self._tell_watchers(known)
+
+    def _tell_watchers(self, known: KnownNode) -> None:
+        for watcher in self._watchers:
+            watcher.mark(known.address)
+
+
+class _Watcher:
+    """The addresses that changed since a watcher last looked: bounded by the number of nodes, however slow it is."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def mark(self, address: str) -> None:
+        self._changed.add(address)
+        self._wake.set()
+
+    async def changes(self) -> list[str]:
+        await self._wake.wait()
+        self._wake.clear()
+        changed, self._changed = self._changed, set()
+        return sorted(changed)

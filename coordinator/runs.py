@@ -1,0 +1,193 @@
+"""Attached runs: from a checked request to the events that its caller reads (C11, C12)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from coordinator.combinators.parallel import parallel, refuse_duplicates
+from coordinator.config import Limits
+from fanfold.errors import Aborted, FieldViolation, InvalidArgument
+from fanfold.feed import Feed, fed
+from fanfold.model.run import (
+    EventDetail,
+    Run,
+    RunEnded,
+    RunEvent,
+    RunKind,
+    RunStarted,
+    RunState,
+    RunStepEvent,
+    StepCounts,
+)
+from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepProgressed, StepStarted
+from fanfold.ports import AgentExecutor
+from fanfold.schema import SchemaValidator
+
+ExecutorFactory = Callable[[str, bool], AgentExecutor]
+"""Gives the executor of a run, by the run's id and whether anybody wants progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Who asks for what: what a run is about besides its steps."""
+
+    owner: str
+    request_id: str = ""
+    detail: EventDetail = EventDetail.OUTCOMES
+
+
+class Runs:
+    """Starts attached runs and single steps, and holds them for as long as their callers do."""
+
+    def __init__(self, executors: ExecutorFactory, validator: SchemaValidator, limits: Limits) -> None:
+        self._executors = executors
+        self._validator = validator
+        self._limits = limits
+        self._held: dict[tuple[str, str], datetime] = {}
+
+    @asynccontextmanager
+    async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[Feed[RunEvent]]:
+        """A fan-out's events, while the block lasts; leaving it early cancels the run and waits until it is gone.
+
+        Raises:
+            InvalidArgument: a step is wrong, or a task id is given twice; nothing was started.
+            Aborted: a call with the same request id is under way (C18).
+        """
+        await self.check(specs)
+        refuse_duplicates(specs)
+        with self._hold(opening):
+            run_id = f"run-{uuid.uuid4().hex}"
+            executor = self._executors(run_id, opening.detail is EventDetail.PROGRESS)
+            feed: Feed[RunEvent] = Feed()
+            account = _Account(run_id, opening, len(specs), feed)
+            async with fed(feed, account.keep(executor, specs)):
+                yield feed
+
+    @asynccontextmanager
+    async def step(self, opening: Opening, spec: AgentStepSpec) -> AsyncIterator[Feed[StepEvent]]:
+        """One step's events, while the block lasts; leaving it early cancels the step and waits until it is gone.
+
+        Raises:
+            InvalidArgument: the step is wrong; nothing was started.
+            Aborted: a call with the same request id is under way.
+        """
+        await self.check([spec], path="step")
+        with self._hold(opening):
+            executor = self._executors(f"step-{uuid.uuid4().hex}", opening.detail is EventDetail.PROGRESS)
+            feed: Feed[StepEvent] = Feed()
+
+            def tell(event: StepEvent) -> None:
+                if _is_wanted(event, opening.detail, feed):
+                    feed.push(event)
+
+            async def work() -> None:
+                await executor.execute_step(spec, tell)
+
+            async with fed(feed, work()):
+                yield feed
+
+    def refuse_oversize(self, steps: int, size: int) -> None:
+        """Raise InvalidArgument as soon as a request that is still being read is too large; `size` in bytes."""
+        limits = self._limits
+        if steps > limits.steps:
+            raise InvalidArgument.of_field("steps", f"must be at most {limits.steps:,} steps (limits.steps)")
+        if size > limits.run_bytes:
+            raise InvalidArgument.of_field("steps", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
+
+    async def check(self, specs: Sequence[AgentStepSpec], *, path: str = "") -> None:
+        """Raise InvalidArgument for whatever the configured limits or the schemas' own rules refuse (C20)."""
+        limit = self._limits.prompt_bytes
+        violations = [
+            FieldViolation(
+                f"{path or f'steps[{index}]'}.prompt",
+                f"must be at most {limit:,} bytes (limits.prompt_bytes), not {size:,}",
+            )
+            for index, spec in enumerate(specs)
+            if len(spec.prompt) * 4 > limit and (size := len(spec.prompt.encode())) > limit
+        ]
+        if violations:
+            raise InvalidArgument(violations=violations)
+        for index, spec in enumerate(specs):
+            if spec.output_schema is not None:
+                field = f"{path or f'steps[{index}]'}.output_schema"
+                await self._validator.check(spec.output_schema, field=field)
+
+    @contextmanager
+    def _hold(self, opening: Opening) -> Iterator[None]:
+        if not opening.request_id:
+            yield
+            return
+        key = (opening.owner, opening.request_id)
+        since = self._held.get(key)
+        if since is not None:
+            raise Aborted(
+                f"a call with the request id {opening.request_id!r} is under way since {since:%Y-%m-%d %H:%M:%S} UTC",
+                reason="REQUEST_UNDER_WAY",
+            )
+        self._held[key] = datetime.now(UTC)
+        try:
+            yield
+        finally:
+            del self._held[key]
+
+
+class _Account:
+    """What a run tells about itself: numbered events, and how many steps are where."""
+
+    def __init__(self, run_id: str, opening: Opening, total: int, feed: Feed[RunEvent]) -> None:
+        self._run_id = run_id
+        self._opening = opening
+        self._total = total
+        self._feed = feed
+        self._sequence = 0
+        self._running = self._succeeded = self._failed = 0
+        self._created_at = datetime.now(UTC)
+
+    async def keep(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> None:
+        """Run the steps and tell the run's life from its start to its end."""
+        self._feed.push(
+            RunStarted(sequence=self._number(), time=self._created_at, run_id=self._run_id, total_steps=self._total)
+        )
+        await parallel(executor, specs, self._on_step)
+        time = datetime.now(UTC)
+        self._feed.push(RunEnded(sequence=self._number(), time=time, run=self._run(RunState.COMPLETED, time)))
+
+    def _on_step(self, index: int, event: StepEvent) -> None:
+        if isinstance(event, StepStarted):
+            self._running += 1
+        elif isinstance(event, StepEnded):
+            self._running -= 1
+            if event.outcome.success:
+                self._succeeded += 1
+            else:
+                self._failed += 1
+        if _is_wanted(event, self._opening.detail, self._feed):
+            self._feed.push(RunStepEvent(sequence=self._number(), time=event.time, index=index, event=event))
+
+    def _number(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _run(self, state: RunState, ended_at: datetime | None) -> Run:
+        return Run(
+            run_id=self._run_id,
+            kind=RunKind.PARALLEL,
+            state=state,
+            owner=self._opening.owner,
+            attached=True,
+            steps=StepCounts(total=self._total, running=self._running, succeeded=self._succeeded, failed=self._failed),
+            created_at=self._created_at,
+            ended_at=ended_at,
+        )
+
+
+def _is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Feed[StepEvent]) -> bool:
+    if isinstance(event, StepEnded):
+        return True
+    if isinstance(event, StepProgressed):
+        return detail is EventDetail.PROGRESS and feed.has_room()
+    return detail is not EventDetail.OUTCOMES

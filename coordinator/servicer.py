@@ -1,0 +1,185 @@
+"""gRPC on one side, the coordinator's domain on the other: translates, calls, translates back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+
+from coordinator.placement.discovery import announced
+from coordinator.placement.nodes import Nodes
+from coordinator.runs import Opening, Runs
+from fanfold.errors import DeadlineExceeded, InvalidArgument, Unimplemented
+from fanfold.model.run import RunEvent
+from fanfold.model.step import AgentStepSpec, StepEvent
+from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
+from fanfold.rpc.addresses import parse_address
+from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
+from fanfold.wire.node import view_to_proto
+from fanfold.wire.paging import key_of_token, page_size_of, page_token
+from fanfold.wire.run import detail_from_proto, event_into
+from fanfold.wire.step import event_to_proto, spec_from_proto
+
+ANONYMOUS = "anonymous"
+"""The principal of every caller until callers can be authenticated; services listen on loopback only until then."""
+
+ANNOUNCE_WITHIN = 10.0
+"""Seconds within which a node repeats its announcement."""
+
+MAX_EVENTS_A_MESSAGE = 256
+MAX_EVENT_BYTES_A_MESSAGE = 1_048_576
+"""A message takes no further event after this; with the largest single event it stays below 4 MiB."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CoordinatorServicer(GeneratedServicer):
+    """Serves `fanfold.v1.Coordinator`. What it does not override answers UNIMPLEMENTED."""
+
+    def __init__(self, runs: Runs, nodes: Nodes) -> None:
+        self._runs = runs
+        self._nodes = nodes
+
+    async def Run(  # noqa: N802 - named by the proto
+        self, request_iterator: AsyncIterator[pb.RunRequest], context: Context
+    ) -> AsyncIterator[pb.RunResponse]:
+        """Run a fan-out while the stream lasts."""
+        opening, specs = await self._read_run(request_iterator)
+        async with self._runs.parallel(opening, specs) as feed:
+            while events := await feed.read():
+                for response in _run_responses(events):
+                    yield response
+
+    async def ExecuteStep(  # noqa: N802
+        self, request: pb.CoordinatorExecuteStepRequest, context: Context
+    ) -> AsyncIterator[pb.CoordinatorExecuteStepResponse]:
+        """Place and run one step while the stream lasts."""
+        spec = parse_spec(spec_from_proto(request.step), path="step")
+        opening = Opening(
+            owner=ANONYMOUS,
+            request_id=parse_request_id(request.request_id),
+            detail=detail_from_proto(request.events),
+        )
+        async with self._runs.step(opening, spec) as feed:
+            while events := await feed.read():
+                yield _step_response(events)
+
+    async def AnnounceNode(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.AnnounceNodeRequest], context: Context
+    ) -> AsyncIterator[pb.AnnounceNodeResponse]:
+        """Know a node while its announcement lasts."""
+        requests = aiter(request_iterator)
+        first = await _next_within(requests, ANNOUNCE_WITHIN)
+        if first is None:
+            return
+        address = str(parse_address(first.address))
+        with announced(self._nodes, address):
+            request: pb.AnnounceNodeRequest | None = first
+            while request is not None:
+                if str(parse_address(request.address)) != address:
+                    raise InvalidArgument.of_field("address", "must stay the same within a stream")
+                yield pb.AnnounceNodeResponse(repeat_within=Duration(seconds=int(ANNOUNCE_WITHIN)))
+                request = await _next_within(requests, ANNOUNCE_WITHIN * 2)
+
+    async def ListNodes(  # noqa: N802
+        self, request: pb.ListNodesRequest, context: Context
+    ) -> pb.ListNodesResponse:
+        """List the known nodes."""
+        size = page_size_of(request.page_size)
+        views = self._nodes.views()
+        if request.page_token:
+            after = key_of_token(request.page_token, str, str)
+            views = [view for view in views if (view.node.name, view.address) > after]
+        page = views[:size]
+        more = len(views) > size
+        return pb.ListNodesResponse(
+            nodes=map(view_to_proto, page),
+            next_page_token=page_token(page[-1].node.name, page[-1].address) if more else "",
+        )
+
+    async def WatchNodes(  # noqa: N802
+        self, request: pb.WatchNodesRequest, context: Context
+    ) -> AsyncIterator[pb.WatchNodesResponse]:
+        """Follow the known nodes."""
+        async for change in self._nodes.watch():
+            yield pb.WatchNodesResponse(nodes=map(view_to_proto, change.nodes), forgotten=change.forgotten)
+
+    async def _read_run(self, requests: AsyncIterator[pb.RunRequest]) -> tuple[Opening, list[AgentStepSpec]]:
+        opening: Opening | None = None
+        specs: list[AgentStepSpec] = []
+        size = 0
+        async for request in requests:
+            match request.WhichOneof("message"):
+                case "open":
+                    if opening is not None:
+                        raise InvalidArgument.of_field("open", "must be sent once")
+                    opening = _opening_of(request.open)
+                case "steps":
+                    if opening is None:
+                        raise InvalidArgument.of_field("open", "must be sent before steps")
+                    size += request.ByteSize()
+                    self._runs.refuse_oversize(len(specs) + len(request.steps.steps), size)
+                    specs += _specs_of(request.steps, first_index=len(specs))
+                case _:
+                    raise InvalidArgument("a message must have open or steps")
+        if opening is None:
+            raise InvalidArgument.of_field("open", "is required")
+        return opening, specs
+
+
+def _opening_of(message: pb.RunOpen) -> Opening:
+    match message.WhichOneof("kind"):
+        case "parallel":
+            pass
+        case "script":
+            raise Unimplemented("workflow scripts are not in this release")
+        case _:
+            raise InvalidArgument.of_field("open.kind", "is required: parallel or script")
+    if message.workflow_id:
+        raise Unimplemented("resumable runs (open.workflow_id) are not in this release")
+    if message.HasField("budget_tokens"):
+        raise Unimplemented("budgets (open.budget_tokens) are not in this release")
+    return Opening(
+        owner=ANONYMOUS,
+        request_id=parse_request_id(message.request_id, path="open.request_id"),
+        detail=detail_from_proto(message.events),
+    )
+
+
+def _specs_of(batch: pb.StepBatch, *, first_index: int) -> list[AgentStepSpec]:
+    specs = [spec_from_proto(step, path=f"steps[{index}]") for index, step in enumerate(batch.steps, start=first_index)]
+    return parse_specs(specs, first_index=first_index)
+
+
+def _run_responses(events: Sequence[RunEvent]) -> Iterator[pb.RunResponse]:
+    response, size = pb.RunResponse(), 0
+    for event in events:
+        message = response.events.add()
+        event_into(event, message)
+        size += message.ByteSize()
+        if size >= MAX_EVENT_BYTES_A_MESSAGE or len(response.events) >= MAX_EVENTS_A_MESSAGE:
+            yield response
+            response, size = pb.RunResponse(), 0
+    if response.events:
+        yield response
+
+
+def _step_response(events: Sequence[StepEvent]) -> pb.CoordinatorExecuteStepResponse:
+    response = pb.CoordinatorExecuteStepResponse()
+    for event in events:
+        event_to_proto(event, response.events.add())
+    return response
+
+
+async def _next_within(
+    requests: AsyncIterator[pb.AnnounceNodeRequest], seconds: float
+) -> pb.AnnounceNodeRequest | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no announcement came within {seconds:g} s") from None

@@ -1,0 +1,77 @@
+"""A node's configuration: one YAML or TOML file, overridden by FANFOLD_NODE__* variables and flags."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Label = Annotated[str, Field(max_length=128)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Capacity(_Section):
+    """How many steps the node wants and takes (C10)."""
+
+    concurrency_hint: int = Field(default=16, ge=0, le=100_000)
+    """Steps it would like to have at once."""
+    max_concurrent_steps: int = Field(default=64, ge=1, le=100_000)
+    """Steps it takes at most; more are answered RESOURCE_EXHAUSTED."""
+
+
+class Agents(_Section):
+    """Which agents it offers."""
+
+    directory: Path | None = None
+    """Folder of agent files (*.md)."""
+    builtin: bool = True
+    """Whether to offer the built-in agents."""
+    shell: bool = False
+    """Whether to offer the built-in `shell`, which runs any command."""
+
+
+class StepLimits(_Section):
+    """What one step may take."""
+
+    output_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
+    """Bytes of one step's output; more ends it PAYLOAD_TOO_LARGE."""
+    file_bytes: int = Field(default=8_388_608, ge=1)
+    """Bytes of a file that a built-in agent reads."""
+    stop_grace: Seconds = 5.0
+    """Seconds between SIGTERM and SIGKILL for a step that is stopped."""
+
+
+class ExecutorNodeConfig(_Section):
+    """Everything that can be configured."""
+
+    name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=128)
+    """Names it in the mesh; unique there."""
+    listen: str = "127.0.0.1:7410"
+    """Where it serves gRPC; port 0 takes a free one."""
+    metrics_listen: str = "127.0.0.1:7481"
+    """Where it serves /metrics, /healthz and /readyz; port 0 takes a free one."""
+    announce_to: list[str] = []
+    """Coordinators, as host:port, that it announces itself to."""
+    advertise: str = ""
+    """Address that coordinators are told to dial; by default the one it listens on."""
+    labels: Annotated[dict[Label, Label], Field(max_length=64)] = {}
+    """Labels for `node_labels` of steps."""
+    workspace: Path = Path()
+    """Folder that steps work in."""
+    capacity: Capacity = Capacity()
+    agents: Agents = Agents()
+    step: StepLimits = StepLimits()
+    shared_workers: int = Field(default=1, ge=1, le=64)
+    """Worker processes for agents whose steps share one."""
+    drain_grace: Seconds = 30.0
+    """Seconds that running steps get after SIGTERM (C43)."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+    exit_with_parent: bool = False
+    """Stop when standard input ends; for embedded meshes."""

@@ -1,0 +1,158 @@
+"""gRPC on one side, the node's executions on the other: translates, calls, translates back."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import grpc.aio
+
+from executor_node.executions import Executions
+from executor_node.links import CoordinatorLink, Links, Word, superseded
+from fanfold.errors import Aborted, InvalidArgument
+from fanfold.feed import Feed
+from fanfold.model.node import Node, NodeStatus
+from fanfold.model.step import StepEnded, StepEvent, StepProgressed
+from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
+from fanfold.ports import Rejection
+from fanfold.rpc.serving import background
+from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
+from fanfold.wire.link import rejection_into, start_from_proto
+from fanfold.wire.node import node_to_proto, status_to_proto
+from fanfold.wire.step import event_to_proto, spec_from_proto
+
+STATUS_INTERVAL = 1.0
+"""Seconds between two words on how the node fares."""
+
+MAX_UPDATES_A_MESSAGE = 256
+MAX_UPDATE_BYTES_A_MESSAGE = 1_048_576
+"""A message takes no further update after this; with the largest single one it stays below 4 MiB."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ExecutorNodeServicer(GeneratedServicer):
+    """Serves `fanfold.v1.ExecutorNode`. `describe` tells what the node is and how it fares now."""
+
+    def __init__(self, executions: Executions, describe: Callable[[], Node]) -> None:
+        self._executions = executions
+        self._describe = describe
+        self._links = Links(executions)
+        self._direct: set[str] = set()
+
+    async def DescribeNode(  # noqa: N802 - named by the proto
+        self, request: pb.DescribeNodeRequest, context: Context
+    ) -> pb.DescribeNodeResponse:
+        """Tell what the node offers."""
+        return pb.DescribeNodeResponse(node=node_to_proto(self._describe()))
+
+    async def WatchNode(  # noqa: N802
+        self, request: pb.WatchNodeRequest, context: Context
+    ) -> AsyncIterator[pb.WatchNodeResponse]:
+        """Follow the description."""
+        told: Node | None = None
+        while True:
+            node = self._describe()
+            if node != told:
+                yield pb.WatchNodeResponse(node=node_to_proto(node))
+                told = node
+            await asyncio.sleep(STATUS_INTERVAL)
+
+    async def ExecuteStep(  # noqa: N802
+        self, request: pb.ExecutorNodeExecuteStepRequest, context: Context
+    ) -> AsyncIterator[pb.ExecutorNodeExecuteStepResponse]:
+        """Run one step while the stream lasts."""
+        spec = parse_spec(spec_from_proto(request.step), path="step")
+        request_id = parse_request_id(request.request_id)
+        execution_id = f"direct/{request_id or uuid.uuid4().hex}/1"
+        if execution_id in self._direct:
+            raise Aborted(f"a call with the request id {request_id!r} is under way", reason="REQUEST_UNDER_WAY")
+        feed: Feed[StepEvent] = Feed()
+
+        def tell(event: StepEvent) -> None:
+            if not isinstance(event, StepProgressed) or (request.progress and feed.has_room()):
+                feed.push(event)
+            if isinstance(event, StepEnded):
+                feed.close()
+
+        self._executions.start(execution_id, spec, tell)
+        self._direct.add(execution_id)
+        try:
+            while events := await feed.read():
+                yield _step_response(events)
+        finally:
+            if not feed.is_closed:
+                self._executions.cancel(execution_id, "the call was cancelled")
+                while await feed.read():
+                    pass
+            self._direct.discard(execution_id)
+
+    async def Link(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.LinkRequest], context: Context
+    ) -> AsyncIterator[pb.LinkResponse]:
+        """Carry all steps of one coordinator."""
+        requests = aiter(request_iterator)
+        first = await anext(requests, None)
+        if first is None or not first.hello.coordinator:
+            raise InvalidArgument.of_field("hello.coordinator", "must be in the first message")
+        link = self._links.open(first.hello.coordinator, first.hello.link_epoch)
+        try:
+            yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node_to_proto(self._describe())))
+            async with background(_hear(requests, link), self._tell_status(link)):
+                while words := await link.words.read():
+                    for response in _link_responses(words):
+                        yield response
+            if link.is_superseded:
+                raise superseded()
+        finally:
+            self._links.close(first.hello.coordinator, link)
+
+    async def _tell_status(self, link: CoordinatorLink) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL)
+            link.words.push(self._executions.status())
+
+
+async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink) -> None:
+    async for request in requests:
+        starts = [start_from_proto(start) for start in request.starts]
+        parse_specs([start.spec for start in starts], path="starts")
+        for cancel in request.cancels:
+            link.cancel(cancel.execution_id, cancel.reason)
+        for start in starts:
+            link.start(start)
+    link.close()
+
+
+def _link_responses(words: Sequence[Word]) -> Iterator[pb.LinkResponse]:
+    """Messages for all words, the latest status in the first of them: nothing that is fat holds it up."""
+    response, size = pb.LinkResponse(), 0
+    for word in words:
+        if isinstance(word, NodeStatus):
+            response.status.CopyFrom(status_to_proto(word))
+    for word in words:
+        if isinstance(word, NodeStatus):
+            continue
+        execution_id, what = word
+        message = response.updates.add()
+        message.execution_id = execution_id
+        if isinstance(what, Rejection):
+            rejection_into(what, message.rejected)
+        else:
+            event_to_proto(what, message.event)
+        size += message.ByteSize()
+        if size >= MAX_UPDATE_BYTES_A_MESSAGE or len(response.updates) >= MAX_UPDATES_A_MESSAGE:
+            yield response
+            response, size = pb.LinkResponse(), 0
+    if response.updates or response.HasField("status"):
+        yield response
+
+
+def _step_response(events: Sequence[StepEvent]) -> pb.ExecutorNodeExecuteStepResponse:
+    response = pb.ExecutorNodeExecuteStepResponse()
+    for event in events:
+        event_to_proto(event, response.events.add())
+    return response

@@ -1,0 +1,1 @@
+"""The ports over gRPC: whoever holds one cannot tell it from a local implementation."""

@@ -1,0 +1,127 @@
+"""What a coordinator does for its callers, over gRPC (`fanfold.v1.Coordinator`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc.aio
+
+from fanfold.model.node import NodesChanged, NodeView
+from fanfold.model.run import EventDetail, RunEvent
+from fanfold.model.step import AgentStepSpec, StepEvent
+from fanfold.rpc.channels import open_channel
+from fanfold.rpc.status import from_rpc_error
+from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
+from fanfold.wire.node import view_from_proto
+from fanfold.wire.run import detail_to_proto, run_event_from_proto
+from fanfold.wire.step import event_from_proto, spec_to_proto
+
+MAX_STEPS_A_MESSAGE = 1000
+MAX_BYTES_A_MESSAGE = 1_048_576
+"""A message takes no further step after this; with the largest single step it stays well below the server's limit."""
+
+
+class CoordinatorClient:
+    """A connection to one coordinator, to be entered. Every method raises FanfoldError as the coordinator answers."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._channel = open_channel(server, field="server")
+        self._stub = CoordinatorStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def parallel(
+        self,
+        specs: Sequence[AgentStepSpec],
+        *,
+        detail: EventDetail = EventDetail.OUTCOMES,
+        request_id: str = "",
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Run a fan-out and give its events; closing the iterator cancels the run."""
+
+        async def requests() -> AsyncIterator[pb.RunRequest]:
+            yield pb.RunRequest(
+                open=pb.RunOpen(request_id=request_id, events=detail_to_proto(detail), parallel=pb.ParallelRun())
+            )
+            for request in _step_requests(specs):
+                yield request
+
+        call = self._stub.Run(requests())
+        try:
+            async for response in call:
+                for message in response.events:
+                    event = run_event_from_proto(message)
+                    if event is not None:
+                        yield event
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.server) from None
+        finally:
+            call.cancel()
+
+    async def execute_step(
+        self, spec: AgentStepSpec, *, detail: EventDetail = EventDetail.PROGRESS, request_id: str = ""
+    ) -> AsyncGenerator[StepEvent, None]:
+        """Place one step and give its events; closing the iterator cancels the step."""
+        request = pb.CoordinatorExecuteStepRequest(request_id=request_id, events=detail_to_proto(detail))
+        spec_to_proto(spec, request.step)
+        call = self._stub.ExecuteStep(request)
+        try:
+            async for response in call:
+                for message in response.events:
+                    event = event_from_proto(message)
+                    if event is not None:
+                        yield event
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.server) from None
+        finally:
+            call.cancel()
+
+    async def list_nodes(self) -> list[NodeView]:
+        """All nodes that the coordinator knows."""
+        views: list[NodeView] = []
+        request = pb.ListNodesRequest()
+        while True:
+            try:
+                response = await self._stub.ListNodes(request)
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error, self.server) from None
+            views += map(view_from_proto, response.nodes)
+            if not response.next_page_token:
+                return views
+            request.page_token = response.next_page_token
+
+    async def watch_nodes(self) -> AsyncGenerator[NodesChanged, None]:
+        """All nodes first, then those that change, until the iterator is closed."""
+        call = self._stub.WatchNodes(pb.WatchNodesRequest())
+        try:
+            async for response in call:
+                yield NodesChanged(
+                    nodes=tuple(map(view_from_proto, response.nodes)), forgotten=tuple(response.forgotten)
+                )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.server) from None
+        finally:
+            call.cancel()
+
+
+def _step_requests(specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
+    request, size = pb.RunRequest(), 0
+    for spec in specs:
+        message = request.steps.steps.add()
+        spec_to_proto(spec, message)
+        size += message.ByteSize()
+        if size >= MAX_BYTES_A_MESSAGE or len(request.steps.steps) >= MAX_STEPS_A_MESSAGE:
+            yield request
+            request, size = pb.RunRequest(), 0
+    if request.HasField("steps"):
+        yield request

@@ -1,0 +1,180 @@
+"""The coordinator's end of a link: many executions over one stream, in batches (`ExecutorNode.Link`)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import grpc.aio
+
+from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
+from fanfold.ports import ExecutionStart, LinkListener
+from fanfold.rpc.channels import open_channel
+from fanfold.rpc.status import from_rpc_error
+from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
+from fanfold.wire.link import rejection_from_proto, start_into
+from fanfold.wire.node import node_from_proto, status_from_proto
+from fanfold.wire.step import event_from_proto
+
+MAX_BATCH = 256
+"""Executions in one message; with ordinary steps it stays well below the message limit."""
+
+MAX_BATCH_CHARACTERS = 1_000_000
+"""Prompt characters after which a message takes no further step, so that a few fat ones do not fill it."""
+
+
+class GrpcNodeDialer:
+    """Implements `NodeDialer`.
+
+    A link is given up when nothing was heard on it for `silence` seconds: the node sends its status about once a
+    second, so silence means that it is lost, whatever the connection below says (F18).
+    """
+
+    def __init__(self, coordinator: str, *, silence: float = 10.0, connect_timeout: float = 5.0) -> None:
+        self._coordinator = coordinator
+        self._silence = silence
+        self._connect_timeout = connect_timeout
+        # Grows over restarts too, so that a node tells a new link from one that it has not yet seen dead.
+        self._epochs = itertools.count(time.time_ns())
+
+    async def hold_link(self, address: str, listener: LinkListener) -> None:
+        """Hold a link for as long as it lasts (NodeDialer)."""
+        async with open_channel(address) as channel:
+            call = ExecutorNodeStub(channel).Link()
+            try:
+                await self._converse(call, address, listener)
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error) from None
+            finally:
+                call.cancel()
+
+    async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> None:
+        hello = pb.LinkHello(coordinator=self._coordinator, link_epoch=next(self._epochs))
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await call.write(pb.LinkRequest(hello=hello))
+                first = await call.read()
+        except TimeoutError:
+            raise Unavailable(f"no answer from {address} within {self._connect_timeout:g} s") from None
+        except asyncio.InvalidStateError:
+            first = grpc.aio.EOF
+        if not isinstance(first, pb.LinkResponse):
+            # The call has ended; its status says why.
+            raise await _error_of(call)
+        if not first.HasField("welcome"):
+            raise InvalidArgument(f"{address} answered a link without a welcome")
+        link = _Link(call)
+        listener.welcomed(node_from_proto(first.welcome.node), link)
+        await self._run(call, link, listener)
+
+    async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> None:
+        async def read() -> None:
+            async for message in _messages(call):
+                link.heard = True
+                _dispatch(message, listener)
+            raise _LinkEnded(await _error_of(call))
+
+        async def watch() -> None:
+            while link.heard:
+                link.heard = False
+                await asyncio.sleep(self._silence)
+            raise _LinkEnded(Unavailable(f"nothing heard from the node for {self._silence:g} s"))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(link.write())
+                tasks.create_task(watch())
+                tasks.create_task(read())
+        except* _LinkEnded as ended:
+            error = ended.exceptions[0]
+            assert isinstance(error, _LinkEnded)
+            raise error.cause from None
+
+
+_LinkCall = grpc.aio.StreamStreamCall[pb.LinkRequest, pb.LinkResponse]
+
+
+class _LinkEnded(Exception):
+    def __init__(self, cause: FanfoldError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+class _Link:
+    """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
+
+    def __init__(self, call: _LinkCall) -> None:
+        self.heard = True
+        self._call = call
+        self._starts: dict[str, ExecutionStart] = {}
+        self._cancels: list[tuple[str, str]] = []
+        self._wake = asyncio.Event()
+
+    def start(self, start: ExecutionStart) -> None:
+        self._starts[start.execution_id] = start
+        self._wake.set()
+
+    def cancel(self, execution_id: str, reason: str) -> bool:
+        if self._starts.pop(execution_id, None) is not None:
+            return False
+        self._cancels.append((execution_id, reason))
+        self._wake.set()
+        return True
+
+    async def write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._starts or self._cancels:
+                try:
+                    await self._call.write(self._next_message())
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    return  # the reader tells how the call ended
+
+    def _next_message(self) -> pb.LinkRequest:
+        message = pb.LinkRequest()
+        cancels, self._cancels = self._cancels, []
+        for execution_id, reason in cancels:
+            message.cancels.add(execution_id=execution_id, reason=reason)
+        characters = 0
+        while self._starts and len(message.starts) < MAX_BATCH and characters < MAX_BATCH_CHARACTERS:
+            execution_id = next(iter(self._starts))
+            start = self._starts.pop(execution_id)
+            start_into(start, message.starts.add())
+            characters += len(start.spec.prompt)
+        return message
+
+
+async def _messages(call: _LinkCall) -> AsyncIterator[pb.LinkResponse]:
+    with suppress(grpc.aio.AioRpcError):
+        while isinstance(message := await call.read(), pb.LinkResponse):
+            yield message
+
+
+def _dispatch(message: pb.LinkResponse, listener: LinkListener) -> None:
+    if message.HasField("status"):
+        listener.status_changed(status_from_proto(message.status))
+    for update in message.updates:
+        if update.HasField("event"):
+            event = event_from_proto(update.event)
+            if event is not None:
+                listener.execution_event(update.execution_id, event)
+        elif update.HasField("rejected"):
+            listener.execution_rejected(update.execution_id, rejection_from_proto(update.rejected))
+
+
+async def _error_of(call: _LinkCall) -> FanfoldError:
+    code = await call.code()
+    if code is grpc.StatusCode.OK:
+        return Unavailable("the node closed its link")
+    error = grpc.aio.AioRpcError(
+        code,
+        await call.initial_metadata(),
+        await call.trailing_metadata(),
+        details=await call.details(),
+    )
+    return from_rpc_error(error)

@@ -1,0 +1,67 @@
+"""Events on their way to one reader: gathered while it is busy, taken in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+MAX_WAITING = 10_000
+"""Events a reader may be behind before progress is no longer told to it; what is not progress always is."""
+
+Event = TypeVar("Event")
+
+
+class Feed(Generic[Event]):
+    """A queue with one reader. `push` never waits; a reader that is slow gets larger batches, not a slower run."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Event] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def push(self, event: Event) -> None:
+        """Add an event that must be told."""
+        self._waiting.append(event)
+        self._wake.set()
+
+    def has_room(self) -> bool:
+        """Whether the reader is near enough for progress to be worth telling."""
+        return len(self._waiting) < MAX_WAITING
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._closed = True
+        self._wake.set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._closed
+
+    async def read(self) -> list[Event]:
+        """Whatever has gathered, waiting for at least one event; empty at the end."""
+        while not self._waiting and not self._closed:
+            self._wake.clear()
+            await self._wake.wait()
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+@asynccontextmanager
+async def fed(feed: Feed[Event], work: Coroutine[Any, Any, None]) -> AsyncIterator[Feed[Event]]:
+    """Run `work`, which feeds the feed, while the block lasts. Leaving early cancels it and waits until it is gone."""
+
+    async def feeding() -> None:
+        try:
+            await work
+        finally:
+            feed.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(feeding())
+        try:
+            yield feed
+        finally:
+            task.cancel()

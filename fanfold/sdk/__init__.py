@@ -1,0 +1,1 @@
+"""What a Python user imports: `Mesh` for asyncio, `SyncMesh` for everybody else."""

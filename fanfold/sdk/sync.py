@@ -1,0 +1,89 @@
+"""`SyncMesh`: the mesh from ordinary code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fanfold.model.node import Agent, NodeView
+from fanfold.model.run import ParallelResult
+from fanfold.model.step import StepOutcome
+from fanfold.sdk.mesh import Mesh, OnStepEvent, Spec
+
+Result = TypeVar("Result")
+
+
+class SyncMesh:
+    """As `Mesh`, with methods that block: `with SyncMesh() as mesh: ...`.
+
+    It has an event loop in a thread of its own, so it works in scripts, notebooks and threads alike. Events are told
+    from that thread. Ctrl-C in a method cancels what it runs, waits until that is gone, and is raised.
+    """
+
+    def __init__(self, server: str | None = None) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
+        self._mesh: Mesh | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._mesh = self._wait(self._open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._wait(self._opened.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def parallel(
+        self, specs: Sequence[Spec], *, on_event: OnStepEvent | None = None, request_id: str = ""
+    ) -> ParallelResult:
+        """Run a fan-out with a barrier (C12). Raises as `Mesh.parallel`."""
+
+        async def run() -> ParallelResult:
+            return await self._opened.parallel(specs, on_event=on_event, request_id=request_id)
+
+        return self._wait(run())
+
+    def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
+        """Run one step. Raises as `Mesh.execute`."""
+        return self._wait(self._opened.execute(spec, on_event=on_event, request_id=request_id))
+
+    def nodes(self) -> list[NodeView]:
+        """The nodes that the coordinator knows."""
+        return self._wait(self._opened.nodes())
+
+    def agents(self) -> list[Agent]:
+        """The agents that ready nodes offer."""
+        return self._wait(self._opened.agents())
+
+    @property
+    def _opened(self) -> Mesh:
+        if self._mesh is None:
+            raise RuntimeError("use it as `with SyncMesh() as mesh:`")
+        return self._mesh
+
+    async def _open(self) -> Mesh:
+        return await Mesh(self._server).__aenter__()
+
+    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(future.cancel)
+            asyncio.run_coroutine_threadsafe(_settle(), self._loop).result()
+            raise
+
+
+async def _settle() -> None:
+    """Wait until everything that was cancelled on this loop has cleaned up."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.wait(others, timeout=20) if others else None

@@ -1,0 +1,230 @@
+"""Settings: a file, then the environment, then what was given by hand. The only reader of `os.environ`."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.validation import violations_of
+from fanfold.rpc.addresses import parse_address
+
+SERVER_VARIABLE = "FANFOLD_SERVER"
+DEFAULT_SERVER = "127.0.0.1:7400"
+NESTING = "__"
+
+CHILD_VARIABLES = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
+)
+"""What child processes see of the environment, together with the LC_ variables."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Location = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Where a client finds its service."""
+
+    server: str = DEFAULT_SERVER
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Settings from one source. `source` names the place of a key in it, for people."""
+
+    values: Mapping[str, Any]
+    source: Callable[[_Location], str]
+
+
+def load_settings(
+    model: type[_Model], *, file: Path | None = None, env_prefix: str, overrides: Mapping[str, Any] | None = None
+) -> _Model:
+    """Settings of type `model`: those in `file`, over them the environment's, over them `overrides`.
+
+    A key `listen.port` is the variable `<env_prefix>LISTEN__PORT`; lists and mappings are given as JSON. A prefix that
+    ends in two underscores keeps clear of the variables that Kubernetes makes up for services of the same name.
+
+    Args:
+        model: a pydantic model with `extra="forbid"`.
+        file: YAML, or TOML if it is called so. None means no file.
+        env_prefix: what the names of its variables begin with, in upper case.
+        overrides: nested mappings, as from a command line; None means not given.
+
+    Raises:
+        InvalidArgument: names each wrong key, the limit, and the place that it comes from; never a value.
+    """
+    layers = [
+        _Layer(_given(overrides or {}), lambda _: "given on the command line"),
+        _environment_layer(env_prefix),
+        *([_file_layer(file)] if file else []),
+    ]
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged = _merged(merged, layer.values)
+    try:
+        return model.model_validate(merged)
+    except ValidationError as error:
+        where = [_place(tuple(details["loc"]), layers, env_prefix) for details in error.errors(include_input=False)]
+        found = zip(violations_of(error, ""), where, strict=True)
+        raise InvalidArgument(
+            violations=[FieldViolation(wrong.field, f"{wrong.description} ({place})") for wrong, place in found],
+            reason="SETTINGS_INVALID",
+        ) from None
+
+
+def client_settings() -> ClientSettings:
+    """What a client needs to know. Raises InvalidArgument if FANFOLD_SERVER is no address."""
+    server = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    return ClientSettings(str(parse_address(server, field=SERVER_VARIABLE)))
+
+
+def child_environment(extra: Iterable[str] = ()) -> dict[str, str]:
+    """The environment for a child process: what is harmless, and the variables named in `extra`; so no secrets."""
+    allowed = CHILD_VARIABLES.union(extra)
+    return {name: value for name, value in os.environ.items() if name in allowed or name.startswith("LC_")}
+
+
+def full_environment() -> dict[str, str]:
+    """All of the environment, for children that are to have it."""
+    return dict(os.environ)
+
+
+def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _given(value) if isinstance(value, Mapping) else value
+        for key, value in overrides.items()
+        if value is not None
+    }
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(under, value) if both and under is not None else value
+    return merged
+
+
+def _place(location: _Location, layers: Sequence[_Layer], env_prefix: str) -> str:
+    """Where the setting at `location` comes from; where it could be set if it comes from nowhere."""
+    deepest = max(layers, key=lambda layer: _depth(layer.values, location))  # of equals the one on top
+    if _depth(deepest.values, location) == len(location):
+        return deepest.source(location)
+    variable = env_prefix + NESTING.join(str(part).upper() for part in location)
+    return f"in {variable}, or {layers[-1].source(location)}" if len(layers) > 2 else f"in {variable}"
+
+
+def _depth(values: Any, location: _Location) -> int:
+    """How many parts of `location` lead to something in `values`."""
+    for depth, part in enumerate(location):
+        match values:
+            case Mapping() if part in values:
+                values = values[part]
+            case list() if isinstance(part, int) and part < len(values):
+                values = values[part]
+            case _:
+                return depth
+    return len(location)
+
+
+def _environment_layer(prefix: str) -> _Layer:
+    values: dict[str, Any] = {}
+    names: dict[_Location, str] = {}
+    for name in sorted(os.environ):
+        if not name.startswith(prefix) or name == prefix:
+            continue
+        path = tuple(name.removeprefix(prefix).lower().split(NESTING))
+        below = values
+        for part in path[:-1]:
+            below = below.setdefault(part, {})
+            if not isinstance(below, dict):
+                raise InvalidArgument.of_field(name, "is given both as a whole and in parts")
+        below[path[-1]] = _parsed(os.environ[name])
+        names[path] = name
+
+    def source(location: _Location) -> str:
+        found = [name for path, name in names.items() if all(a == b for a, b in zip(path, location, strict=False))]
+        return f"in {', '.join(found)}"
+
+    return _Layer(values, source)
+
+
+def _parsed(text: str) -> Any:
+    """Lists and mappings from JSON; all else stays text, which the model converts."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:  # as "[::1]:7400"
+        return text
+
+
+def _file_layer(file: Path) -> _Layer:
+    try:
+        text = file.read_text("utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"{file}: {error.strerror}", reason="SETTINGS_UNREADABLE") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{file}: must be UTF-8", reason="SETTINGS_UNREADABLE") from None
+    return _toml_layer(file, text) if file.suffix == ".toml" else _yaml_layer(file, text)
+
+
+def _toml_layer(file: Path, text: str) -> _Layer:
+    try:
+        return _Layer(tomllib.loads(text), lambda _: f"in {file}")
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{file}: {error}", reason="SETTINGS_UNREADABLE") from None
+
+
+def _yaml_layer(file: Path, text: str) -> _Layer:
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        values = loader.construct_document(root) if root else {}
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InvalidArgument(f"{file}{line}: {error.problem}", reason="SETTINGS_UNREADABLE") from None
+    except yaml.YAMLError:
+        raise InvalidArgument(f"{file}: must be YAML text", reason="SETTINGS_UNREADABLE") from None
+    if not isinstance(values, dict):
+        raise InvalidArgument(f"{file}: must be a mapping of settings", reason="SETTINGS_UNREADABLE")
+    return _Layer(values, lambda location: f"in {file} line {_line(root, location)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses keys that are given twice, of which YAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _line(node: yaml.Node | None, location: _Location) -> int:
+    line = 0 if node is None else node.start_mark.line
+    for part in location:
+        match node:
+            case yaml.MappingNode():
+                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                if found is None:
+                    break
+                line, node = found[0].start_mark.line, found[1]
+            case yaml.SequenceNode():
+                node = node.value[int(part)]
+                line = node.start_mark.line
+            case _:
+                break
+    return line + 1

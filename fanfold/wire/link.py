@@ -1,0 +1,45 @@
+"""Executions on a link and their rejections (`executor_node.proto`)."""
+
+from __future__ import annotations
+
+from fanfold.ports import ExecutionStart, Rejection, RejectionReason
+from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.wire.step import spec_from_proto, spec_to_proto
+from fanfold.wire.time import seconds_from_proto, set_duration
+
+_REASON_TO_PROTO = {reason: pb.RejectionReason.Value(f"REJECTION_REASON_{reason.name}") for reason in RejectionReason}
+_REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
+
+
+def start_into(start: ExecutionStart, message: pb.StartExecution) -> None:
+    """Write an execution's start into a message of a batch."""
+    message.execution_id = start.execution_id
+    message.run_id = start.run_id
+    message.epoch = start.epoch
+    message.progress = start.progress
+    spec_to_proto(start.spec, message.step)
+
+
+def start_from_proto(message: pb.StartExecution) -> ExecutionStart:
+    """An execution's start. Raises InvalidArgument as `spec_from_proto` does."""
+    return ExecutionStart(
+        execution_id=message.execution_id,
+        run_id=message.run_id,
+        epoch=message.epoch,
+        spec=spec_from_proto(message.step),
+        progress=message.progress,
+    )
+
+
+def rejection_into(rejection: Rejection, message: pb.ExecutionRejected) -> None:
+    """Write a rejection into a message of a batch."""
+    message.reason = _REASON_TO_PROTO[rejection.reason]
+    set_duration(message.retry_delay, rejection.retry_delay)
+
+
+def rejection_from_proto(message: pb.ExecutionRejected) -> Rejection:
+    """A rejection; a newer node's reason is taken as FULL, which is tried again."""
+    return Rejection(
+        reason=_REASON_FROM_PROTO.get(message.reason, RejectionReason.FULL),
+        retry_delay=seconds_from_proto(message.retry_delay),
+    )

@@ -1,0 +1,231 @@
+"""Which node takes a step, and what steps that none takes are told (C3, C6, C10, F21)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from coordinator.placement.node import KnownNode
+from coordinator.placement.nodes import Nodes
+from coordinator.placement.queue import Patience, PlacementQueue
+from fanfold.errors import Unavailable
+from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus
+from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepPolicy
+from fanfold.ports import ExecutionStart, LinkListener, Rejection, RejectionReason
+
+PATIENCE = Patience(agent_unknown=0.1, unplaceable=0.2)
+
+
+class SilentLink:
+    def start(self, start: ExecutionStart) -> None: ...
+    def cancel(self, execution_id: str, reason: str) -> bool:
+        return True
+
+
+class Fleet:
+    """Nodes that answer as the test says; implements NodeDialer."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.listeners: dict[str, LinkListener] = {}
+        self._ends: dict[str, asyncio.Future[None]] = {}
+
+    async def hold_link(self, address: str, listener: LinkListener) -> None:
+        if address not in self.nodes:
+            raise Unavailable("nobody there")
+        self._ends[address] = asyncio.get_running_loop().create_future()
+        listener.welcomed(self.nodes[address], SilentLink())
+        self.listeners[address] = listener
+        await self._ends[address]
+
+    def status(self, address: str, **changes: int | bool) -> None:
+        self.listeners[address].status_changed(NodeStatus(**{"max_concurrent_steps": 4, **changes}))  # type: ignore[arg-type]
+
+    def lose(self, address: str) -> None:
+        del self.nodes[address]
+        self._ends[address].set_exception(Unavailable("it is gone"))
+
+
+def node(name: str, *agents: str, hint: int = 2, most: int = 4, labels: dict[str, str] | None = None) -> Node:
+    offered = tuple(
+        Agent(name=agent, description="d", kind=AgentKind.PYTHON, isolation=Isolation.SHARED) for agent in agents
+    )
+    status = NodeStatus(concurrency_hint=hint, max_concurrent_steps=most)
+    return Node(name=name, boot_id=f"boot of {name}", agents=offered, labels=labels or {}, status=status)
+
+
+def step(agent: str = "a", **labels: str) -> AgentStepSpec:
+    return AgentStepSpec(
+        task_id="t", agent=agent, description="d", prompt="p", policy=StepPolicy(node_labels=labels)
+    )
+
+
+@asynccontextmanager
+async def placing(*members: Node) -> AsyncIterator[tuple[Fleet, Nodes, PlacementQueue]]:
+    fleet = Fleet()
+    async with Nodes(fleet, redial_delay=0.05) as nodes:
+        queue = PlacementQueue(nodes, PATIENCE)
+        for member in members:
+            fleet.nodes[member.name] = member
+            nodes.want(member.name)
+        await until(lambda: all(known.state is NodeState.READY for known in nodes))
+        yield fleet, nodes, queue
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def taken(queue: PlacementQueue, spec: AgentStepSpec) -> KnownNode:
+    place = await asyncio.wait_for(queue.acquire(spec), 5)
+    assert isinstance(place, KnownNode)
+    return place
+
+
+@pytest.mark.contract("C10")
+async def test_the_least_loaded_node_is_taken_by_what_it_wants() -> None:
+    async with placing(node("small", "a", hint=1), node("large", "a", hint=3)) as (_, _, queue):
+        places = [(await taken(queue, step())).address for _ in range(4)]
+    assert sorted(places) == ["large", "large", "large", "small"]
+
+
+async def test_load_counts_what_others_run_there() -> None:
+    async with placing(node("busy", "a"), node("idle", "a")) as (fleet, _, queue):
+        fleet.status("busy", concurrency_hint=2, running_steps=3)
+        places = [(await taken(queue, step())).address for _ in range(3)]
+    assert places == ["idle", "idle", "idle"]
+
+
+@pytest.mark.contract("C6")
+async def test_labels_must_match() -> None:
+    async with placing(node("plain", "a"), node("gpu", "a", labels={"gpu": "yes"})) as (_, _, queue):
+        assert (await taken(queue, step(gpu="yes"))).address == "gpu"
+        assert (await taken(queue, step())).address == "plain"
+
+
+@pytest.mark.contract("C10", "F24")
+async def test_a_step_waits_for_a_full_node_and_gets_the_place_that_is_given_back() -> None:
+    async with placing(node("only", "a", most=1)) as (_, _, queue):
+        first = await taken(queue, step())
+        second = asyncio.create_task(taken(queue, step()))
+        third = asyncio.create_task(taken(queue, step()))
+        await asyncio.sleep(3 * PATIENCE.unplaceable)  # longer than any bound: full is not unplaceable
+        assert not second.done()
+        queue.release(first)
+        await asyncio.wait_for(second, 1)
+        assert not third.done()
+        queue.release(first)
+        await asyncio.wait_for(third, 1)
+
+
+async def test_a_place_is_not_lost_when_the_step_that_waited_for_it_is_cancelled() -> None:
+    async with placing(node("only", "a", most=1)) as (_, _, queue):
+        held = await taken(queue, step())
+        waiting = asyncio.create_task(queue.acquire(step()))
+        await asyncio.sleep(0)
+        queue.release(held)  # hands the place over ...
+        waiting.cancel()  # ... to a step that is cancelled before it wakes
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await taken(queue, step())).address == "only"
+
+
+@pytest.mark.contract("C10")
+async def test_a_node_that_says_full_is_left_alone_for_as_long_as_it_says() -> None:
+    async with placing(node("only", "a")) as (_, nodes, queue):
+        known = next(iter(nodes))
+        known.execution_rejected("x", Rejection(reason=RejectionReason.FULL, retry_delay=0.3))
+        queue.retry_when_not_full(known)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await taken(queue, step())
+        assert 0.25 <= loop.time() - began < 2
+
+
+@pytest.mark.contract("C3", "F21")
+async def test_an_agent_nobody_ever_offered_is_unknown_after_the_short_bound() -> None:
+    async with placing(node("secretly-named", "a")) as (_, _, queue):
+        failure = await asyncio.wait_for(queue.acquire(step("reveiw")), 5)
+    assert isinstance(failure, StepFailure)
+    assert failure.code is FailureCode.AGENT_UNKNOWN
+    assert failure.message == "no node has ever offered an agent 'reveiw'; waited 0.1 s"
+    assert not failure.retryable
+
+
+@pytest.mark.contract("C3", "F21")
+async def test_labels_no_live_node_carries_make_a_step_unplaceable_and_tell_nothing_of_the_fleet() -> None:
+    async with placing(node("secretly-named", "a", "other-agent", labels={"zone": "b"})) as (_, _, queue):
+        failure = await asyncio.wait_for(queue.acquire(step(zone="a")), 5)
+    assert isinstance(failure, StepFailure)
+    assert failure.code is FailureCode.UNPLACEABLE
+    assert failure.message == "no live node that offers agent 'a' carries the labels zone=a; waited 0.2 s"
+    assert failure.retryable
+
+
+@pytest.mark.contract("C3", "F3", "F21")
+async def test_a_step_that_waited_for_a_full_node_is_told_when_that_node_is_gone_for_good() -> None:
+    async with placing(node("only", "a", most=1)) as (fleet, _, queue):
+        await taken(queue, step())
+        waiting = asyncio.create_task(queue.acquire(step()))
+        await asyncio.sleep(2 * PATIENCE.unplaceable)
+        loop = asyncio.get_running_loop()
+        fleet.lose("only")
+        began = loop.time()
+        failure = await asyncio.wait_for(waiting, 5)
+        # The bound counts from when the step became hopeless, not from when it began to wait.
+        assert loop.time() - began >= 0.9 * PATIENCE.unplaceable
+    assert isinstance(failure, StepFailure)
+    assert failure.code is FailureCode.UNPLACEABLE
+    assert failure.message == "no live node offers agent 'a'; waited 0.2 s"
+
+
+@pytest.mark.contract("C10")
+async def test_a_node_that_joins_takes_what_waits_and_counts_into_the_hint() -> None:
+    async with placing() as (fleet, nodes, queue):
+        waiting = asyncio.create_task(taken(queue, step()))
+        await asyncio.sleep(0)
+        assert nodes.hint() == 0
+        fleet.nodes["late"] = node("late", "a", hint=7)
+        nodes.want("late")
+        assert (await waiting).address == "late"
+        assert nodes.hint() == 7
+        fleet.status("late", concurrency_hint=7, draining=True)
+        assert nodes.hint() == 0
+
+
+async def test_two_addresses_of_one_node_make_one_node() -> None:
+    async with placing(node("only", "a", hint=3)) as (fleet, nodes, _):
+        fleet.nodes["alias"] = fleet.nodes["only"]
+        nodes.want("alias")
+        await until(lambda: any("already linked" in known.waiting_on for known in nodes))
+        assert nodes.hint() == 3
+
+
+async def test_a_node_nobody_wants_any_more_is_forgotten_once_its_link_is_down() -> None:
+    async with placing(node("only", "a")) as (fleet, nodes, _):
+        changes = nodes.watch()
+        assert [view.address for view in (await anext(changes)).nodes] == ["only"]
+        nodes.unwant("only")
+        assert [known.address for known in nodes] == ["only"]
+        fleet.lose("only")
+        await until(lambda: not list(nodes))
+        forgotten: tuple[str, ...] = ()
+        async with asyncio.timeout(5):
+            while not forgotten:
+                forgotten = (await anext(changes)).forgotten
+        assert forgotten == ("only",)
+
+
+async def test_a_watcher_hears_of_every_state_without_asking() -> None:
+    async with placing(node("only", "a")) as (fleet, nodes, _):
+        changes = nodes.watch()
+        await anext(changes)
+        fleet.status("only", draining=True)
+        change = await asyncio.wait_for(anext(changes), 5)
+        assert [view.state for view in change.nodes] == [NodeState.DRAINING]
+
+

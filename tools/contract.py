@@ -1,0 +1,66 @@
+"""Lists the rules of docs/contract.md and the tests that name them: `python -m tools.contract [--all]`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RULES = ROOT / "docs" / "contract.md"
+TESTS = ROOT / "tests"
+
+_RULE = re.compile(r"^(?:\*\*(C\d+)\b|\| (F\d+) \|)\s*(.*)$", re.MULTILINE)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the rules without a proof, or all rules with theirs; 1 if a test names a rule that does not exist."""
+    rules = read_rules(RULES.read_text())
+    proofs = read_proofs(TESTS)
+    for rule, words in rules.items():
+        if "--all" in arguments:
+            print(f"{rule:4} {len(proofs[rule]):3} tests  {words}")
+            for test in sorted(proofs[rule]):
+                print(f"          {test}")
+        elif not proofs[rule]:
+            print(f"{rule:4} {words}")
+    proved = sum(bool(proofs[rule]) for rule in rules)
+    print(f"{proved} of {len(rules)} rules are named by a test", file=sys.stderr)
+    invented = sorted(set(proofs) - set(rules))
+    for rule in invented:
+        print(f"{rule} is no rule, but is named by {', '.join(sorted(proofs[rule]))}", file=sys.stderr)
+    return int(bool(invented))
+
+
+def read_rules(text: str) -> dict[str, str]:
+    """Each rule's number and first words, in the order of the document."""
+    return {
+        match[1] or match[2]: match[3].strip("*| ").split("|")[0].split(":")[0].strip("* ")[:70]
+        for match in _RULE.finditer(text)
+    }
+
+
+def read_proofs(tests: Path) -> defaultdict[str, set[str]]:
+    """For each rule the tests that are marked with it, as path::name."""
+    proofs: defaultdict[str, set[str]] = defaultdict(set)
+    for path in sorted(tests.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                for rule in _marked(node):
+                    proofs[rule].add(f"{path.relative_to(tests.parent)}::{node.name}")
+    return proofs
+
+
+def _marked(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.contract":
+            for argument in decorator.args:
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
