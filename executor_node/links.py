@@ -52,6 +52,11 @@ class Links:
         if self._links.get(coordinator) is link:
             del self._links[coordinator]
 
+    def close_all(self) -> None:
+        """Close every link, once there is nothing left to run; what they still have to tell is told first."""
+        for link in self._links.values():
+            link.close()
+
     def is_stale(self, run_id: str, epoch: int) -> bool:
         """Whether a newer epoch of the run has been heard of; remembers this one if not."""
         newest = max(epoch, self._epochs.pop(run_id, 0))

@@ -11,13 +11,13 @@ import grpc.aio
 
 from executor_node.executions import Executions
 from executor_node.links import CoordinatorLink, Links, Word, superseded
+from fanfold.background import background
 from fanfold.errors import Aborted, InvalidArgument
 from fanfold.feed import Feed
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import StepEnded, StepEvent, StepProgressed
 from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
 from fanfold.ports import Rejection
-from fanfold.rpc.serving import background
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
 from fanfold.wire.link import rejection_into, start_from_proto
@@ -42,6 +42,10 @@ class ExecutorNodeServicer(GeneratedServicer):
         self._describe = describe
         self._links = Links(executions)
         self._direct: set[str] = set()
+
+    def end_links(self) -> None:
+        """End every link after its last word."""
+        self._links.close_all()
 
     async def DescribeNode(  # noqa: N802 - named by the proto
         self, request: pb.DescribeNodeRequest, context: Context

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
+from fanfold.background import background
+
 MAX_WAITING = 10_000
 """Events a reader may be behind before progress is no longer told to it; what is not progress always is."""
 
@@ -59,9 +61,5 @@ async def fed(feed: Feed[Event], work: Coroutine[Any, Any, None]) -> AsyncIterat
         finally:
             feed.close()
 
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(feeding())
-        try:
-            yield feed
-        finally:
-            task.cancel()
+    async with background(feeding()):
+        yield feed

@@ -44,7 +44,9 @@ class Nodes:
         assert self._tasks is not None
         for task in self._dialling.values():
             task.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
+        # An error of the block is raised by itself; a task group would wrap it.
+        cancelled = isinstance(error, asyncio.CancelledError)
+        await self._tasks.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
 
     def __iter__(self) -> Iterator[KnownNode]:
         return iter(self._known.values())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from fanfold.rpc.addresses import Address, parse_address
 from fanfold.rpc.exposition import Exposition
 from fanfold.rpc.server import GrpcServer, Service
+
+Finish = Callable[[float], Awaitable[None]]
+"""Finishes what a service has under way, within a grace in seconds, so that the calls that carry it end."""
+
+LAST_CALLS_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +24,30 @@ class Serving:
 
     server: GrpcServer
     metrics: Address
+    finish: Finish | None = None
 
     @property
     def address(self) -> str:
         """Where it serves gRPC, as host:port."""
         return str(self.server.address)
 
+    async def drain(self, grace: float) -> None:
+        """Take no new calls and finish what is under way within `grace` seconds; what is left is cut short (C43)."""
+        await self.server.begin_drain()
+        if self.finish is not None:
+            await self.finish(grace)
+            grace = LAST_CALLS_SECONDS
+        await self.server.drain(grace)
+
 
 @asynccontextmanager
 async def serving(
-    services: Sequence[Service], *, listen: str, metrics_listen: str, registry: CollectorRegistry
+    services: Sequence[Service],
+    *,
+    listen: str,
+    metrics_listen: str,
+    registry: CollectorRegistry,
+    finish: Finish | None = None,
 ) -> AsyncIterator[Serving]:
     """Serve gRPC at `listen` and metrics at `metrics_listen` while the block lasts; port 0 takes a free one.
 
@@ -46,16 +63,5 @@ async def serving(
         exposition = await stack.enter_async_context(
             Exposition(registry, is_ready=lambda: not server.draining, host=metrics_at.host, port=metrics_at.port)
         )
-        yield Serving(server, exposition.address)
+        yield Serving(server, exposition.address, finish)
 
-
-@asynccontextmanager
-async def background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run `works` while the block lasts. One that fails cancels the block, and its error is raised."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work) for work in works]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()

@@ -1,0 +1,88 @@
+"""The agents that a node offers: how each one is defined, and the kinds that run them.
+
+Worker processes import this; it stays light.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from fanfold.model.checks import Count, Exact, Flag, Line, Must, OneLine, Seconds
+from fanfold.model.node import Agent, AgentKind, Isolation
+
+
+class PromptBy(StrEnum):
+    """How a command gets the prompt: on its standard input, or as one more argument at the end."""
+
+    ARGUMENT = "argument"
+    STDIN = "stdin"
+
+
+class OutputForm(StrEnum):
+    """What a command writes to its standard output: text, or one JSON value a line."""
+
+    TEXT = "text"
+    JSON_LINES = "json-lines"
+
+
+def _is_kebab_case(text: str) -> bool:
+    words = text.split("-")
+    return all(word.isascii() and word.isalnum() and word == word.lower() for word in words)
+
+
+def _is_entry(text: str) -> bool:
+    module, colon, function = text.partition(":")
+    return bool(colon) and all(name.isidentifier() for name in (*module.split("."), function))
+
+
+def _is_variable(text: str) -> bool:
+    return text.isascii() and text.isidentifier()
+
+
+AgentName = Annotated[
+    str, Exact(), MinLen(1), MaxLen(128), Must("be lower-case words joined by single hyphens", _is_kebab_case)
+]
+Entry = Annotated[str, Exact(), Must("be `module:function`", _is_entry)]
+Argument = Annotated[str, Exact(), Must("have no NUL character", lambda text: "\0" not in text)]
+VariableName = Annotated[str, Exact(), MaxLen(256), Must("be the name of an environment variable", _is_variable)]
+ToolName = Annotated[str, Exact(), MinLen(1), MaxLen(128), OneLine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDefinition:
+    """An agent as its file, or the built-in registry, defines it. Built by hand it checks nothing.
+
+    `isolation` SHARED is for kind python only and promises that `entry` names an async function, which the worker
+    checks when it loads it, and that running a step again does no harm, which `idempotent` states.
+    """
+
+    name: AgentName
+    description: Line
+    kind: AgentKind
+    isolation: Isolation = Isolation.PROCESS
+    idempotent: Flag = False
+    timeout: Seconds | None = None
+    """Longest life of one attempt in seconds, for steps whose policy names none; None is no bound."""
+    entry: Entry = ""
+    """Kind python: `module:function`."""
+    command: Annotated[tuple[Argument, ...], MaxLen(256)] = ()
+    """Kind command: program and arguments. It runs in the step's workspace."""
+    prompt: PromptBy = PromptBy.STDIN
+    output: OutputForm = OutputForm.TEXT
+    env: Annotated[tuple[VariableName, ...], MaxLen(256)] = ()
+    """Variables of the node's environment that the command sees; no others."""
+    max_output_bytes: Annotated[Count, Ge(1)] | None = None
+    """Most that the command may write to its standard output; None is the node's limit, which it cannot exceed."""
+    model: ToolName | None = None
+    tools: Annotated[tuple[ToolName, ...], MaxLen(64)] = ()
+    max_steps: Annotated[Count, Ge(1), Le(10_000)] | None = None
+    instructions: str = ""
+    """The body of the file."""
+
+    def describe(self) -> Agent:
+        """The agent as the node tells of it."""
+        return Agent(name=self.name, description=self.description, kind=self.kind, isolation=self.isolation)

@@ -1,0 +1,76 @@
+"""Agents of kind python: a function, run in a worker process of its own or in one that steps share."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from executor_node.admission import Limits
+from executor_node.running import Act, RunningStep
+from executor_node.supervisor.client import Supervision
+from executor_node.workers.frames import Message
+from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
+from executor_node.workers.pool import MAX_FLOOD, SharedWorkers
+from executor_node.workers.process import WorkerProcess
+from fanfold.model.node import Isolation
+from fanfold.model.step import FailureCode
+
+# In JSON, one byte of a text may take six characters; and there are two texts, output and structured value.
+_FRAME_BYTES_AN_OUTPUT_BYTE = 12
+_FRAME_BYTES_BESIDE = 2**20
+
+
+class PythonAgents:
+    """Carries out steps by calling functions in workers. `directory` is where the agents' modules are looked for."""
+
+    def __init__(self, supervision: Supervision, *, workspace: Path, directory: Path | None, limits: Limits) -> None:
+        self._supervision = supervision
+        self._limits = limits
+        self._max_frame_bytes = limits.output_bytes * _FRAME_BYTES_AN_OUTPUT_BYTE + _FRAME_BYTES_BESIDE
+        path = () if directory is None else (str(directory.resolve()),)
+        root = str(workspace.resolve())
+        self._setup = Setup(shared=False, path=path, workspace=root, file_bytes=limits.file_bytes)
+        shared = Setup(shared=True, path=path, workspace=root, file_bytes=limits.file_bytes)
+        self.workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
+
+    def carry_out(self, step: RunningStep) -> Act:
+        """Run the agent's function for a step.
+
+        Raises:
+            OSError: this process is out of file descriptors or memory.
+        """
+        if step.agent.isolation is Isolation.SHARED:
+            return self.workers.carry_out(step)
+        return PythonStep(step, self._supervision, self._setup, self._limits.stop_grace, self._max_frame_bytes)
+
+
+class PythonStep:
+    """A step with a worker of its own."""
+
+    def __init__(
+        self, step: RunningStep, supervision: Supervision, setup: Setup, grace: float, max_frame_bytes: int
+    ) -> None:
+        self._step = step
+        self._grace = grace
+        self._worker = WorkerProcess(supervision, setup, self._take, self._end, max_frame_bytes=max_frame_bytes)
+        self._worker.send(run_to_message(0, step.agent.entry, step.max_output_bytes, step.session_id, step.spec))
+
+    def stop(self) -> None:
+        """Stop all its processes."""
+        self._worker.stop(self._grace)
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message[0] == "end":
+                self._step.settle(result_from_message(message))
+                asyncio.get_running_loop().call_later(self._grace, self._worker.kill)
+            else:
+                self._step.progressed(progress_from_message(message))
+        if len(messages) > MAX_FLOOD:
+            self._worker.pause()
+
+    def _end(self, why: str, printed: str) -> None:
+        message = f"the agent's process ended before the agent had returned: {why}"
+        if printed:
+            message = f"{message}: {printed}"
+        self._step.end(Result.of_failure(FailureCode.CRASHED, message, retryable=self._step.agent.idempotent))

@@ -1,0 +1,132 @@
+"""Puts a node's runtime together, and takes it down in order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+import fanfold
+from executor_node.admission import Limits
+from executor_node.agents import AgentDefinition
+from executor_node.agents.files import load_agents
+from executor_node.config import ExecutorNodeConfig
+from executor_node.executions import Executions
+from executor_node.metrics import StatusCollector
+from executor_node.servicer import ExecutorNodeServicer
+from executor_node.supervisor.client import Supervision
+from fanfold.background import background
+from fanfold.clients.announcer import keep_announcing
+from fanfold.errors import InvalidArgument
+from fanfold.model.node import Node
+from fanfold.rpc.server import Service
+from fanfold.rpc.serving import Serving, serving
+from fanfold.schema import SchemaValidator
+from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
+
+SERVICE_NAME = "fanfold.v1.ExecutorNode"
+
+
+@asynccontextmanager
+async def running(
+    config: ExecutorNodeConfig, supervision: Supervision, environment: Mapping[str, str]
+) -> AsyncIterator[Serving]:
+    """A node that is up while the block lasts. Leaving it stops every step and waits until it is gone.
+
+    Args:
+        config: the configuration.
+        supervision: the connection to the supervisor, not yet entered.
+        environment: where commands' variables come from; each sees those that its agent file names.
+
+    Raises:
+        InvalidArgument: something in the configuration or in an agent file is wrong.
+        FailedPrecondition: an address is not loopback, or is taken.
+    """
+    workspace = _workspace_of(config)
+    agents = load_agents(config.agents.directory, builtin=config.agents.builtin, shell=config.agents.shell)
+    registry = CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(supervision)
+        validator = await stack.enter_async_context(SchemaValidator())
+        executions = await stack.enter_async_context(
+            Executions(
+                node_name=config.name,
+                agents=agents,
+                supervision=supervision,
+                validator=validator,
+                workspace=workspace,
+                agents_directory=config.agents.directory,
+                environment=environment,
+                limits=Limits(
+                    concurrency_hint=config.capacity.concurrency_hint,
+                    max_concurrent_steps=config.capacity.max_concurrent_steps,
+                    output_bytes=config.step.output_bytes,
+                    file_bytes=config.step.file_bytes,
+                    stop_grace=config.step.stop_grace,
+                    shared_workers=config.shared_workers,
+                ),
+            )
+        )
+        executions.prestart()
+        StatusCollector(executions.status, registry)
+        identity = _Identity(config, agents, executions)
+        servicer = ExecutorNodeServicer(executions, identity.describe)
+
+        async def finish(grace: float) -> None:
+            await executions.drain(grace)
+            servicer.end_links()
+
+        up = await stack.enter_async_context(
+            serving(
+                [
+                    Service(
+                        SERVICE_NAME,
+                        servicer,
+                        add_ExecutorNodeServicer_to_server,
+                        unattended=frozenset({"WatchNode"}),
+                    )
+                ],
+                listen=config.listen,
+                metrics_listen=config.metrics_listen,
+                registry=registry,
+                finish=finish,
+            )
+        )
+        address = config.advertise or up.address
+        announcing = [keep_announcing(each, name=config.name, address=address) for each in config.announce_to]
+        await stack.enter_async_context(background(*announcing))
+        yield up
+
+
+class _Identity:
+    """What the node is, for one life of its runtime."""
+
+    def __init__(
+        self, config: ExecutorNodeConfig, agents: Mapping[str, AgentDefinition], executions: Executions
+    ) -> None:
+        self._name = config.name
+        self._labels = dict(config.labels)
+        self._boot_id = uuid.uuid4().hex
+        self._agents = tuple(sorted((agent.describe() for agent in agents.values()), key=lambda agent: agent.name))
+        self._executions = executions
+
+    def describe(self) -> Node:
+        """The node as it now is."""
+        return Node(
+            name=self._name,
+            boot_id=self._boot_id,
+            agents=self._agents,
+            labels=self._labels,
+            status=self._executions.status(),
+            version=fanfold.__version__,
+        )
+
+
+def _workspace_of(config: ExecutorNodeConfig) -> Path:
+    workspace = config.workspace.resolve()
+    if not workspace.is_dir():
+        raise InvalidArgument.of_field("workspace", f"must be a folder; {workspace} is none")
+    return workspace

@@ -1,0 +1,185 @@
+"""The steps that the node runs: it takes them on, and follows each to its one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from executor_node.admission import Admission, Limits
+from executor_node.agents import AgentDefinition
+from executor_node.agents.command import CommandAgents
+from executor_node.agents.python import PythonAgents
+from executor_node.running import RunningStep
+from executor_node.structured import Validator, check_result
+from executor_node.supervisor.client import Supervision
+from executor_node.workers.messages import Result
+from fanfold.errors import NotFound, Unavailable
+from fanfold.model.node import AgentKind, NodeStatus
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
+
+_DRAINING_RETRY_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+Listener = Callable[[StepEvent], None]
+"""Takes one event at once; must not raise."""
+
+
+class Executions:
+    """What runs on the node. An async context manager; leaving it stops every step and waits until it is gone.
+
+    Args:
+        node_name: the node's name, told in events and outcomes.
+        agents: what the node offers, by name.
+        supervision: the connection to the supervisor, entered before this and left after it.
+        validator: checks structured output.
+        workspace: the folder that steps see.
+        agents_directory: where modules of Python agents are looked for, besides what is installed.
+        environment: where commands' variables come from; each sees those that its agent file names.
+        limits: how many steps the node takes, and what each of them may.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        agents: Mapping[str, AgentDefinition],
+        supervision: Supervision,
+        validator: Validator,
+        workspace: Path,
+        agents_directory: Path | None,
+        environment: Mapping[str, str],
+        limits: Limits,
+    ) -> None:
+        self._node_name = node_name
+        self._agents = agents
+        self._supervision = supervision
+        self._validator = validator
+        self._admission = Admission(limits.max_concurrent_steps)
+        self._limits = limits
+        self._python = PythonAgents(supervision, workspace=workspace, directory=agents_directory, limits=limits)
+        self._commands = CommandAgents(supervision, workspace=workspace, environment=environment, limits=limits)
+        self._steps: dict[str, RunningStep] = {}
+        self._checks = asyncio.TaskGroup()
+        self._ended = asyncio.Event()
+        self._draining = False
+        self._session_prefix = uuid.uuid4().hex[:16]
+        self._session_numbers = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await self._checks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain(0)
+        await self._python.workers.close()
+        await self._checks.__aexit__(None, None, None)
+
+    def prestart(self) -> None:
+        """Start the workers that steps share now, so that the first step need not wait for one."""
+        self._python.workers.prestart()
+
+    def start(self, execution_id: str, spec: AgentStepSpec, listener: Listener) -> None:
+        """Take on a step; an execution that runs already is left as it is.
+
+        `listener` gets one `StepStarted`, progress, and one `StepEnded` when no process of the step remains (C11, F1).
+        The first event, and in rare cases the last one, comes before this returns.
+
+        Raises:
+            NotFound: the node does not offer the agent.
+            ResourceExhausted: the node is full; `retry_delay` says when to try again (C10).
+            Unavailable: the node is draining, or its supervisor is gone.
+        """
+        if execution_id in self._steps:
+            return
+        if self._supervision.lost:
+            raise Unavailable("the node has lost its supervisor", reason="NODE_BROKEN")
+        if self._draining:
+            raise Unavailable("the node is draining", reason="NODE_DRAINING", retry_delay=_DRAINING_RETRY_SECONDS)
+        agent = self._agents.get(spec.agent)
+        if agent is None:
+            raise NotFound("the node does not offer the agent", reason="AGENT_NOT_OFFERED")
+        self._admission.take()
+        most = self._limits.output_bytes
+        step = RunningStep(
+            execution_id,
+            spec,
+            agent,
+            session_id=f"{self._session_prefix}-{next(self._session_numbers)}",
+            node=self._node_name,
+            max_output_bytes=min(agent.max_output_bytes or most, most),
+            listener=listener,
+            on_end=self._end,
+        )
+        self._steps[execution_id] = step
+        carry_out = self._commands.carry_out if agent.kind is AgentKind.COMMAND else self._python.carry_out
+        try:
+            step.begin(carry_out)
+        except OSError as error:
+            message = f"the node cannot start it: {error.strerror}"
+            step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
+
+    def cancel(self, execution_id: str, reason: str) -> None:
+        """Stop a step; one that has ended, or is about to, is left as it is. Its outcome comes through its listener."""
+        step = self._steps.get(execution_id)
+        if step is not None:
+            step.stop(StepFailure(code=FailureCode.CANCELLED, message=reason))
+
+    def status(self) -> NodeStatus:
+        """How the node fares (C10)."""
+        return NodeStatus(
+            concurrency_hint=self._limits.concurrency_hint,
+            max_concurrent_steps=self._limits.max_concurrent_steps,
+            running_steps=self._admission.running,
+            draining=self._draining or self._supervision.lost,
+        )
+
+    async def drain(self, grace: float) -> None:
+        """Take nothing new, and wait until nothing runs. What runs after `grace` seconds is stopped (C43)."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(grace):
+                await self._wait_for_none()
+        except TimeoutError:
+            for step in list(self._steps.values()):
+                step.stop(StepFailure(code=FailureCode.NODE_LOST, message="the node is stopping", retryable=True))
+            await self._wait_for_none()
+
+    async def _wait_for_none(self) -> None:
+        while self._steps:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _end(self, step: RunningStep) -> None:
+        """The step's processes are gone: so is its slot (F24)."""
+        self._admission.give_back(self._loop.time() - step.began_at)
+        if step.has_to_satisfy_schema:
+            self._checks.create_task(self._check(step))
+        else:
+            self._settle(step)
+
+    async def _check(self, step: RunningStep) -> None:
+        structured = None
+        try:
+            step.result, structured = await check_result(
+                step.result or Result(), step.spec.output_schema, self._validator
+            )
+        except Exception:
+            log.exception("checking structured output failed", execution_id=step.execution_id)
+            step.result = Result.of_failure(FailureCode.INTERNAL, "it could not be validated")
+        self._settle(step, structured)
+
+    def _settle(self, step: RunningStep, structured: Any = None) -> None:
+        del self._steps[step.execution_id]
+        self._ended.set()
+        step.tell_outcome(structured)

@@ -1,0 +1,183 @@
+"""One step while it runs: its events, its deadlines, and its one end, whoever causes it (C2, C3, C11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from executor_node.agents import AgentDefinition
+from executor_node.progress import ProgressTeller
+from executor_node.workers.messages import Progress, Result
+from fanfold.model.step import (
+    NO_USAGE,
+    AgentStepSpec,
+    FailureCode,
+    StepEnded,
+    StepEvent,
+    StepFailure,
+    StepOutcome,
+    StepProgressed,
+    StepStarted,
+    TurnFinished,
+)
+
+
+class Act(Protocol):
+    """What carries a step out. It settles the step when a result is known, and ends it when its processes are gone."""
+
+    def stop(self) -> None:
+        """Ask the agent to stop, and kill it after the grace. Called once at most."""
+        ...
+
+
+class RunningStep:
+    """A step until its outcome. Of result, cancellation and deadlines, what comes first decides the outcome."""
+
+    __slots__ = (
+        "_act",
+        "_is_settled",
+        "_listener",
+        "_loop",
+        "_node",
+        "_on_end",
+        "_progress",
+        "_progressed_at",
+        "_silence_timer",
+        "_timeout_timer",
+        "_usage_told",
+        "agent",
+        "began_at",
+        "execution_id",
+        "max_output_bytes",
+        "result",
+        "session_id",
+        "spec",
+        "started_at",
+        "stopped_by",
+    )
+
+    def __init__(
+        self,
+        execution_id: str,
+        spec: AgentStepSpec,
+        agent: AgentDefinition,
+        *,
+        session_id: str,
+        node: str,
+        max_output_bytes: int,
+        listener: Callable[[StepEvent], None],
+        on_end: Callable[[RunningStep], None],
+    ) -> None:
+        self.execution_id = execution_id
+        self.spec = spec
+        self.agent = agent
+        self.session_id = session_id
+        self.max_output_bytes = max_output_bytes
+        self.result = Result()
+        """What came of the agent, once that is known."""
+        self.stopped_by: StepFailure | None = None
+        """Why it is being stopped, if it is."""
+        self.started_at = datetime.now(UTC)
+        self._node = node
+        self._listener = listener
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self.began_at = self._loop.time()
+        self._act: Act | None = None
+        self._is_settled = False
+        self._progress: ProgressTeller | None = None
+        self._progressed_at = self.began_at
+        self._usage_told = NO_USAGE
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_to_satisfy_schema(self) -> bool:
+        """Whether all went well, so that what is left is to check the structured output (C20)."""
+        return self.spec.output_schema is not None and self.stopped_by is None and self.result.failure is None
+
+    def begin(self, carry_out: Callable[[RunningStep], Act]) -> None:
+        """Tell that the step started, watch its deadlines, and have it carried out."""
+        self._listener(
+            StepStarted(task_id=self.spec.task_id, time=self.started_at, session_id=self.session_id, node=self._node)
+        )
+        policy = self.spec.policy
+        timeout = policy.timeout or self.agent.timeout
+        if timeout is not None:
+            self._timeout_timer = self._loop.call_later(timeout, self._time_out, timeout)
+        if policy.no_progress_timeout is not None:
+            self._watch_silence(policy.no_progress_timeout)
+        self._act = carry_out(self)
+
+    def progressed(self, progress: Progress) -> None:
+        """The agent told progress."""
+        if self._is_settled:
+            return
+        self._progressed_at = self._loop.time()
+        if isinstance(progress, TurnFinished):
+            self._usage_told = progress.usage
+        if self._progress is None:
+            self._progress = ProgressTeller(self._tell_progress)
+        self._progress.add(progress)
+
+    def stop(self, failure: StepFailure) -> None:
+        """Stop the step, unless its result is known already. The first reason is kept."""
+        if not self._is_settled and self.stopped_by is None and self._act is not None:
+            self.stopped_by = failure
+            self._act.stop()
+
+    def settle(self, result: Result) -> None:
+        """What came of the agent is known, though its processes may still be there."""
+        if not self._is_settled:
+            self._is_settled = True
+            self.result = result
+            self._cancel_timers()
+
+    def end(self, result: Result) -> None:
+        """Nothing of the step is left. `result` counts if none was known before."""
+        self.settle(result)
+        self._on_end(self)
+
+    def tell_outcome(self, structured: Any = None) -> None:
+        """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
+        result = self.result
+        failure = self.stopped_by or result.failure
+        now = datetime.now(UTC)
+        if self._progress is not None:
+            self._progress.close()
+        outcome = StepOutcome(
+            task_id=self.spec.task_id,
+            session_id=self.session_id,
+            agent=self.spec.agent,
+            output=result.output,
+            success=failure is None,
+            structured=structured,
+            source_anchors=result.source_anchors,
+            failure=failure,
+            usage=self._usage_told if result.usage is NO_USAGE else result.usage,
+            attempts=1,
+            node=self._node,
+            started_at=self.started_at,
+            ended_at=now,
+        )
+        self._listener(StepEnded(task_id=self.spec.task_id, time=now, outcome=outcome))
+
+    def _tell_progress(self, progress: Progress) -> None:
+        self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
+
+    def _time_out(self, timeout: float) -> None:
+        self.stop(StepFailure(code=FailureCode.TIMED_OUT, message=f"it took longer than {timeout:g} seconds"))
+
+    def _watch_silence(self, allowed: float) -> None:
+        left = self._progressed_at + allowed - self._loop.time()
+        if left > 0:
+            self._silence_timer = self._loop.call_later(left, self._watch_silence, allowed)
+        else:
+            self.stop(StepFailure(code=FailureCode.STALLED, message=f"no progress for {allowed:g} seconds"))
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._timeout_timer, self._silence_timer):
+            if timer is not None:
+                timer.cancel()

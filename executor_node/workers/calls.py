@@ -1,0 +1,142 @@
+"""Calls of agents' functions: how they are found, and what their return or exception comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from executor_node.workers.context import Context
+from executor_node.workers.messages import Result
+from fanfold.agent import AgentFailed, AgentResult
+from fanfold.model.step import FailureCode, StepFailure
+
+AgentFunction = Callable[..., Any]
+
+_MAX_MESSAGE = 2048
+_MESH = os.path.dirname(__file__) + os.sep
+_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+
+
+class Stopped(BaseException):
+    """The step is being stopped; raised in the midst of a plain function, so that its `finally` runs."""
+
+
+@cache
+def load(entry: str) -> AgentFunction:
+    """The function that `module:function` names.
+
+    Raises:
+        AgentFailed: the module has no such function.
+        Exception: whatever importing the module raises.
+    """
+    module_name, _, name = entry.partition(":")
+    function = getattr(importlib.import_module(module_name), name, None)
+    if not callable(function):
+        raise AgentFailed(f"{entry}: the module has no such function")
+    return function  # type: ignore[no-any-return]
+
+
+@cache
+def load_async(entry: str) -> AgentFunction:
+    """As `load`, for a function that shares its worker.
+
+    Raises:
+        AgentFailed: also if it is not async.
+    """
+    function = load(entry)
+    if not inspect.iscoroutinefunction(function):
+        raise AgentFailed(f"{entry} must be async, because its agent is declared shared")
+    return function
+
+
+def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
+    """The result that a function's return value stands for."""
+    structured_json, usage = None, context.usage
+    try:
+        if isinstance(value, str):
+            output = value
+        elif isinstance(value, AgentResult):
+            output, usage = value.output, value.usage
+            if not isinstance(output, str):
+                return _crash(context, f"the agent's output is no text but {type(output).__name__}")
+            if value.structured is not None:
+                structured_json = _json_of(value.structured)
+        else:
+            output = structured_json = _json_of(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return _crash(context, f"the agent returned what is no JSON value: {error}")
+    for what, text in ("output", output), ("structured value", structured_json or ""):
+        if _is_longer(text, max_output_bytes):
+            message = f"the agent's {what} is larger than {max_output_bytes:,} bytes"
+            failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
+            return Result(_cut(output, max_output_bytes), None, usage, context.source_anchors, failure)
+    return Result(output, structured_json, usage, context.source_anchors)
+
+
+def result_of_error(error: BaseException, context: Context) -> Result:
+    """The result of a function that raised."""
+    if isinstance(error, AgentFailed):
+        failure = StepFailure(
+            code=FailureCode.AGENT_FAILED, message=error.message[:_MAX_MESSAGE], retryable=error.retryable
+        )
+        return Result("", None, context.usage, context.source_anchors, failure)
+    if isinstance(error, Stopped | asyncio.CancelledError) and context.cancelled:
+        return _crash(context, "stopped from outside the mesh")  # unless it was the mesh, which knows better
+    return _crash(context, _describe(error))
+
+
+def _crash(context: Context, message: str) -> Result:
+    failure = StepFailure(code=FailureCode.CRASHED, message=message[:_MAX_MESSAGE])
+    return Result("", None, context.usage, context.source_anchors, failure)
+
+
+def _json_of(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _is_longer(text: str, max_bytes: int) -> bool:
+    # No character has more than 4 bytes, so most texts need not be encoded.
+    return len(text) * 4 > max_bytes and len(text.encode(errors="surrogatepass")) > max_bytes
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    return text.encode(errors="surrogatepass")[:max_bytes].decode(errors="ignore")
+
+
+def _describe(error: BaseException) -> str:
+    """The error in one line, and where in the agent's code it happened."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    described = f"{type(error).__name__}: {text}"[: _MAX_MESSAGE // 2] if text else type(error).__name__
+    place = _place_of(error)
+    return f"{described} ({place})" if place else described
+
+
+def _place_of(error: BaseException) -> str:
+    """File and line of the last frame in the agent's own code, or else in the libraries that it calls."""
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((_MESH, "<"))
+    ]
+    own = [(file, line) for file, line in frames if not file.startswith(_LIBRARIES)]
+    for file, line in reversed(own or frames):
+        return f"{_shortened(file)}:{line}"
+    return ""
+
+
+def _shortened(file: str) -> str:
+    """The file as importing it names it: how the machine's folders are called is nobody's business."""
+    relative = [file.removeprefix(root + os.sep) for root in sys.path if root and file.startswith(root + os.sep)]
+    return min(relative, key=len, default=os.path.basename(file))

@@ -1,0 +1,131 @@
+"""The runtime's end of a worker's socket. It never blocks, whatever the worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from executor_node.workers.frames import (
+    MAX_GATHERED,
+    FrameError,
+    FrameReader,
+    Message,
+    encode_message,
+    frame_of,
+)
+
+_READ_BYTES = 256 * 2**10
+_FLOOD_PAUSE_SECONDS = 0.02
+
+
+class Channel:
+    """Sends messages to a worker, many in a frame, and takes those that it sends.
+
+    Args:
+        connection: our end of the socket.
+        on_messages: takes what came; may raise LookupError, TypeError or ValueError for what makes no sense.
+        on_broken: called once, when the worker hung up or sent what is no message.
+        max_frame_bytes: how much a frame may hold.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        on_messages: Callable[[list[Message]], None],
+        on_broken: Callable[[str], None],
+        *,
+        max_frame_bytes: int,
+    ) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._on_messages = on_messages
+        self._on_broken = on_broken
+        self._reader = FrameReader(max_frame_bytes)
+        self._gathered: list[str] = []
+        self._unsent = memoryview(b"")
+        self._waits_to_send = False
+        self._open = True
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connection.fileno(), self._read)
+
+    def send(self, message: Message) -> None:
+        """Send a message, together with what else gathers until the event loop's next turn."""
+        if not self._gathered and not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(encode_message(message))
+
+    def pause(self) -> None:
+        """Take nothing for a moment, so that a worker that floods us has to wait."""
+        if self._open:
+            self._loop.remove_reader(self._connection.fileno())
+            self._loop.call_later(_FLOOD_PAUSE_SECONDS, self._resume)
+
+    def drain(self) -> None:
+        """Take what the worker had sent before it ended, then close."""
+        while self._open and self._read():
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_writer(self._connection.fileno())
+            self._connection.close()
+
+    def _resume(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._connection.fileno(), self._read)
+
+    def _flush(self) -> None:
+        try:
+            while self._open and (self._unsent or self._gathered):
+                if not self._unsent:
+                    self._unsent = memoryview(self._next_frame())
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+        except BlockingIOError:
+            if not self._waits_to_send:
+                self._waits_to_send = True
+                self._loop.add_writer(self._connection.fileno(), self._flush)
+            return
+        except OSError:  # the reader will notice
+            self._gathered.clear()
+            self._unsent = memoryview(b"")
+        if self._waits_to_send and self._open:
+            self._waits_to_send = False
+            self._loop.remove_writer(self._connection.fileno())
+
+    def _next_frame(self) -> bytes:
+        size = count = 0
+        for message in self._gathered:
+            if size >= MAX_GATHERED:
+                break
+            size += len(message)
+            count += 1
+        frame = frame_of(self._gathered[:count])
+        del self._gathered[:count]
+        return frame
+
+    def _read(self) -> bool:
+        """Read once. Returns whether there may be more."""
+        try:
+            data = self._connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._break("")
+            return False
+        try:
+            self._on_messages(self._reader.feed(data))
+        except (FrameError, LookupError, TypeError, ValueError) as error:
+            self._break(f"the worker sent what makes no sense: {error}")
+            return False
+        return True
+
+    def _break(self, why: str) -> None:
+        self.close()
+        self._on_broken(why)

@@ -1,0 +1,258 @@
+"""What runtime and worker say, and how the types of the domain get through.
+
+    runtime   setup ...                        first of all
+              run, number, ...                 run a step
+              cancel, number                   stop it; a step with a worker of its own is stopped by a signal
+    worker    text | tool | turn, number, ...  progress
+              end, number, ...                 what came of the step, last
+
+A worker also runs code that nobody reviewed, so what it says is checked here like anything that comes from outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor_node.workers.frames import Message
+from fanfold.model.step import (
+    DEFAULT_POLICY,
+    MAX_ANCHOR_BYTES,
+    MAX_ANCHORS,
+    NO_USAGE,
+    AgentStepSpec,
+    FailureCode,
+    SourceAnchor,
+    StepFailure,
+    StepPolicy,
+    TextWritten,
+    ToolFinished,
+    TurnFinished,
+    Usage,
+)
+
+MAX_LINE = 4096
+_MAX_NAME = 128
+_MAX_COUNT = 2**32 - 1
+_MAX_TOKENS = 2**63 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Progress = ToolFinished | TurnFinished | TextWritten
+"""What an agent can tell while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told first."""
+
+    shared: bool
+    """Whether it runs many steps at once, or one and ends."""
+    path: tuple[str, ...]
+    """Folders to look for modules in, before those that the interpreter knows."""
+    workspace: str
+    file_bytes: int
+    """The largest file that agents read through their context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A step as the worker gets it."""
+
+    number: int
+    entry: str
+    max_output_bytes: int
+    session_id: str
+    spec: AgentStepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of an agent's run, before it is made the step's outcome."""
+
+    output: str = ""
+    structured_json: str | None = None
+    """The structured value if the agent gave one, as JSON text that nobody has read yet."""
+    usage: Usage = NO_USAGE
+    source_anchors: tuple[SourceAnchor, ...] = ()
+    failure: StepFailure | None = None
+
+    @classmethod
+    def of_failure(cls, code: FailureCode, message: str, *, retryable: bool = False) -> Result:
+        """The result of a run that came to nothing."""
+        return cls(failure=StepFailure(code=code, message=message, retryable=retryable))
+
+
+def setup_to_message(setup: Setup) -> Message:
+    """The message `setup`."""
+    return ["setup", setup.shared, setup.path, setup.workspace, setup.file_bytes]
+
+
+def setup_from_message(message: Message) -> Setup:
+    """What the message `setup` says."""
+    _, shared, path, workspace, file_bytes = message
+    return Setup(shared, tuple(path), workspace, file_bytes)
+
+
+def run_to_message(number: int, entry: str, max_output_bytes: int, session_id: str, spec: AgentStepSpec) -> Message:
+    """The message `run`."""
+    policy = spec.policy
+    return [
+        "run",
+        number,
+        entry,
+        max_output_bytes,
+        session_id,
+        spec.task_id,
+        spec.agent,
+        spec.description,
+        spec.prompt,
+        spec.max_steps,
+        spec.parent_session_id,
+        spec.output_schema,
+        None if policy is DEFAULT_POLICY else _policy_to_list(policy),
+    ]
+
+
+def run_from_message(message: Message) -> Run:
+    """What the message `run` says."""
+    _, number, entry, max_output_bytes, session_id, *fields, policy = message
+    task_id, agent, description, prompt, max_steps, parent_session_id, output_schema = fields
+    spec = AgentStepSpec(
+        task_id=task_id,
+        agent=agent,
+        description=description,
+        prompt=prompt,
+        max_steps=max_steps,
+        parent_session_id=parent_session_id,
+        output_schema=output_schema,
+        policy=DEFAULT_POLICY if policy is None else _policy_from_list(policy),
+    )
+    return Run(number, entry, max_output_bytes, session_id, spec)
+
+
+def _policy_to_list(policy: StepPolicy) -> list[Any]:
+    return [
+        policy.timeout,
+        policy.no_progress_timeout,
+        policy.max_tokens,
+        policy.max_attempts,
+        dict(policy.node_labels),
+    ]
+
+
+def _policy_from_list(fields: Sequence[Any]) -> StepPolicy:
+    timeout, no_progress_timeout, max_tokens, max_attempts, node_labels = fields
+    return StepPolicy(
+        timeout=timeout,
+        no_progress_timeout=no_progress_timeout,
+        max_tokens=max_tokens,
+        max_attempts=max_attempts,
+        node_labels=node_labels,
+    )
+
+
+def result_to_message(number: int, result: Result) -> Message:
+    """The message `end`."""
+    if (
+        result.structured_json is None
+        and result.failure is None
+        and not result.source_anchors
+        and result.usage is NO_USAGE
+    ):
+        return ["end", number, result.output]
+    usage, failure = result.usage, result.failure
+    return [
+        "end",
+        number,
+        result.output,
+        result.structured_json,
+        _usage_to_list(usage),
+        [[anchor.tool, anchor.url_or_path, anchor.lines] for anchor in result.source_anchors],
+        failure and [failure.code, failure.message, failure.retryable],
+    ]
+
+
+def result_from_message(message: Message) -> Result:
+    """What the message `end` says.
+
+    Raises:
+        ValueError, TypeError: it is malformed.
+    """
+    if len(message) == 3:
+        return Result(text_of(message[2]))
+    _, _, output, structured_json, usage, anchors, failure = message
+    return Result(
+        output=text_of(output),
+        structured_json=None if structured_json is None else text_of(structured_json),
+        usage=_usage_from_list(usage),
+        source_anchors=tuple(_anchor_from_list(anchor) for anchor in anchors[:MAX_ANCHORS]),
+        failure=failure and _failure_from_list(failure),
+    )
+
+
+def progress_from_message(message: Message) -> Progress:
+    """What one of the messages `text`, `tool` and `turn` says.
+
+    Raises:
+        ValueError, TypeError: it is malformed.
+    """
+    match message:
+        case ["text", _, text]:
+            return TextWritten(text=text_of(text))
+        case ["tool", _, name, success, detail]:
+            return ToolFinished(name=line_of(name)[:_MAX_NAME], success=bool(success), detail=line_of(detail))
+        case ["turn", _, turn, usage]:
+            return TurnFinished(turn=_count(turn, _MAX_COUNT), usage=_usage_from_list(usage))
+    raise ValueError(f"an unknown message: {message[0]!r:.64}")
+
+
+def turn_to_message(number: int, turn: int, usage: Usage) -> Message:
+    """The message `turn`.
+
+    Raises:
+        ValueError, TypeError: what is told is no count.
+    """
+    fields = _usage_to_list(usage)
+    _usage_from_list(fields)
+    return ["turn", number, _count(turn, _MAX_COUNT), fields]
+
+
+def text_of(value: object) -> str:
+    """The value if it is text, with U+FFFD for lone surrogates, which no other encoding carries."""
+    if type(value) is not str:
+        raise TypeError(f"text expected, not {type(value).__name__}")
+    return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+
+
+def line_of(value: object) -> str:
+    """The value if it is text, as one line of bounded length."""
+    return " ".join(text_of(value)[:MAX_LINE].split())
+
+
+def _usage_to_list(usage: Usage) -> list[int]:
+    return [usage.input_tokens, usage.output_tokens, usage.requests]
+
+
+def _usage_from_list(fields: Sequence[object]) -> Usage:
+    input_tokens, output_tokens, requests = (_count(field, _MAX_TOKENS) for field in fields)
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, requests=requests)
+
+
+def _anchor_from_list(fields: Sequence[object]) -> SourceAnchor:
+    tool, url_or_path, lines = map(text_of, fields)
+    if len(tool) > _MAX_NAME or len(url_or_path) > MAX_ANCHOR_BYTES or len(lines) > _MAX_NAME:
+        raise ValueError("an anchor larger than the limit")
+    return SourceAnchor(tool=tool, url_or_path=url_or_path, lines=lines)
+
+
+def _failure_from_list(fields: Sequence[object]) -> StepFailure:
+    code, message, retryable = fields
+    return StepFailure(code=FailureCode(text_of(code)), message=text_of(message)[:MAX_LINE], retryable=bool(retryable))
+
+
+def _count(value: object, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"a number from 0 to {most} expected")
+    return value

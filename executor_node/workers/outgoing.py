@@ -1,0 +1,55 @@
+"""What a worker tells the runtime."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+from executor_node.workers.frames import MAX_GATHERED, Message, encode_message, frame_of
+
+
+class Outgoing:
+    """Sends messages, from any thread. While the runtime does not read, whoever tells more has to wait.
+
+    `schedule` has a function called soon, and what is told until then goes in one frame; without it each message goes
+    at once.
+    """
+
+    def __init__(
+        self, connection: socket.socket, schedule: Callable[[Callable[[], None]], object] | None = None
+    ) -> None:
+        self._connection = connection
+        self._schedule = schedule
+        self._lock = threading.Lock()
+        self._gathered: list[str] = []
+        self._size = 0
+
+    def tell(self, message: Message) -> None:
+        """Send a message, now or soon."""
+        text = encode_message(message)
+        with self._lock:
+            self._gathered.append(text)
+            self._size += len(text)
+            first, full = len(self._gathered) == 1, self._size >= MAX_GATHERED
+        if self._schedule is None or full:
+            self.flush()
+        elif first:
+            self._schedule(self.flush)
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        # A signal handler that raises in the middle would leave half a frame.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            with self._lock:
+                if self._gathered:
+                    self._connection.sendall(frame_of(self._gathered))
+                    self._gathered.clear()
+                    self._size = 0
+        except OSError:  # nobody is interested any more
+            os._exit(1)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

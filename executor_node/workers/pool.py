@@ -1,0 +1,157 @@
+"""The runtime's side of shared workers: places steps in them, and runs again what a lost worker took along.
+
+A worker is lost when an agent crashes it, or when a step in it will not stop. Which step was at fault cannot be told if
+it was none that was being stopped. So each is run once more on a fresh worker, which agents that share one are declared
+to bear, and is CRASHED the second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from executor_node.admission import Limits
+from executor_node.running import RunningStep
+from executor_node.supervisor.client import Supervision
+from executor_node.workers.frames import Message
+from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
+from executor_node.workers.process import WorkerProcess
+from fanfold.model.step import FailureCode
+
+MAX_FLOOD = 1000
+"""Progress messages in one read, after which a worker has to wait a moment."""
+
+
+class SharedWorkers:
+    """Carries out steps in workers that they share. Workers start when needed, or before with `prestart`."""
+
+    def __init__(self, supervision: Supervision, setup: Setup, limits: Limits, *, max_frame_bytes: int) -> None:
+        self.limits = limits
+        self._supervision = supervision
+        self._setup = setup
+        self._max_frame_bytes = max_frame_bytes
+        self._workers: list[SharedWorker] = []
+        self._ending: set[SharedWorker] = set()
+        self._ended = asyncio.Event()
+        self._numbers = itertools.count(1)
+
+    def prestart(self) -> None:
+        """Start all workers now. Raises OSError when out of file descriptors or memory."""
+        while len(self._workers) < self.limits.shared_workers:
+            self._start_worker()
+
+    def carry_out(self, step: RunningStep) -> SharedStep:
+        """Run a step. Raises OSError when no worker can be started."""
+        shared = SharedStep(step, next(self._numbers))
+        self._place(shared)
+        return shared
+
+    async def close(self) -> None:
+        """Kill all workers and wait until nothing is left of them."""
+        for worker in list(self._workers):
+            self.give_up(worker)
+        while self._ending:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def give_up(self, worker: SharedWorker) -> None:
+        """Kill a worker, with all steps in it."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+            self._ending.add(worker)
+            worker.process.kill()
+
+    def forget(self, worker: SharedWorker, why: str) -> None:
+        """A worker is gone. Its steps are run again, or end."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        self._ending.discard(worker)
+        self._ended.set()
+        for shared in list(worker.steps.values()):
+            if shared.step.stopped_by is not None or shared.losses > 0:
+                message = f"the worker that it shared was lost twice; {why}"
+                shared.step.end(Result.of_failure(FailureCode.CRASHED, message, retryable=True))
+            else:
+                shared.losses += 1
+                self._place_again(shared)
+
+    def _place_again(self, shared: SharedStep) -> None:
+        try:
+            self._place(shared)
+        except OSError as error:
+            message = f"no worker can be started: {error.strerror}"
+            shared.step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
+
+    def _place(self, shared: SharedStep) -> None:
+        workers = self._workers
+        if len(workers) < self.limits.shared_workers and all(worker.steps for worker in workers):
+            self._start_worker()
+        worker = workers[0] if len(workers) == 1 else min(workers, key=lambda worker: len(worker.steps))
+        worker.run(shared)
+
+    def _start_worker(self) -> None:
+        self._workers.append(SharedWorker(self, self._supervision, self._setup, max_frame_bytes=self._max_frame_bytes))
+
+
+class SharedStep:
+    """A step in a shared worker."""
+
+    __slots__ = ("losses", "number", "step", "worker")
+
+    def __init__(self, step: RunningStep, number: int) -> None:
+        self.step = step
+        self.number = number
+        self.losses = 0
+        self.worker: SharedWorker | None = None
+
+    def stop(self) -> None:
+        """Cancel it in its worker."""
+        if self.worker is not None:
+            self.worker.cancel(self.number)
+
+
+class SharedWorker:
+    """One worker and the steps in it, by number."""
+
+    def __init__(self, pool: SharedWorkers, supervision: Supervision, setup: Setup, *, max_frame_bytes: int) -> None:
+        self.steps: dict[int, SharedStep] = {}
+        self._pool = pool
+        self.process = WorkerProcess(supervision, setup, self._take, self._end, max_frame_bytes=max_frame_bytes)
+
+    def run(self, shared: SharedStep) -> None:
+        """Run a step."""
+        shared.worker = self
+        self.steps[shared.number] = shared
+        step = shared.step
+        self.process.send(
+            run_to_message(shared.number, step.agent.entry, step.max_output_bytes, step.session_id, step.spec)
+        )
+
+    def cancel(self, number: int) -> None:
+        """Cancel a step; if it is still there after the grace, that costs the worker its life."""
+        self.process.send(["cancel", number])
+        asyncio.get_running_loop().call_later(self._pool.limits.stop_grace, self._insist, number)
+
+    def _insist(self, number: int) -> None:
+        if number in self.steps:
+            self._pool.give_up(self)
+
+    def _take(self, messages: list[Message]) -> None:
+        flood = 0
+        for message in messages:
+            shared = self.steps.get(message[1])
+            if shared is None:
+                continue
+            if message[0] == "end":
+                result = result_from_message(message)
+                del self.steps[message[1]]
+                shared.step.end(result)
+            else:
+                flood += 1
+                shared.step.progressed(progress_from_message(message))
+        if flood > MAX_FLOOD:
+            self.process.pause()
+
+    def _end(self, why: str, _printed: str) -> None:
+        # What it printed may be of anybody's step, and is told to nobody.
+        self._pool.forget(self, why)

