@@ -11,7 +11,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Limits(_Section):
@@ -68,6 +68,8 @@ class CoordinatorConfig(_Section):
     drain_grace: Seconds = 30.0
     """Seconds that running calls get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
     log_format: Literal["console", "json"] = "console"
+    """Form of log lines on standard error: text for people, or JSON lines."""
     exit_with_parent: bool = False
     """Stop when standard input ends; for embedded meshes."""

@@ -13,7 +13,7 @@ Label = Annotated[str, Field(max_length=128)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Capacity(_Section):
@@ -72,6 +72,8 @@ class ExecutorNodeConfig(_Section):
     drain_grace: Seconds = 30.0
     """Seconds that running steps get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
     log_format: Literal["console", "json"] = "console"
+    """Form of log lines on standard error: text for people, or JSON lines."""
     exit_with_parent: bool = False
     """Stop when standard input ends; for embedded meshes."""

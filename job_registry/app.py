@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 from fanfold.rpc.server import Service
 from fanfold.rpc.serving import Serving, serving
 from fanfold.v1.job_registry_pb2_grpc import add_JobRegistryServicer_to_server
-
 from job_registry.config import JobRegistryConfig
 from job_registry.servicer import JobRegistryServicer
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from coordinator.life import StepLife, failed
 from fanfold.agent import AgentFailed, AgentResult, WorkspaceFiles
 from fanfold.model.step import (
     NO_USAGE,
@@ -30,8 +31,6 @@ from fanfold.model.step import (
 from fanfold.ports import OnStepEvent
 from fanfold.schema import SchemaValidator
 from fanfold.schema.structured import structured_value
-
-from coordinator.life import StepLife, failed
 
 AgentFunction = Callable[[AgentStepSpec, Any], Any]
 """An agent as `fanfold.agent` describes it: an async function, or a plain one, which runs in a thread."""
@@ -71,9 +70,7 @@ class InProcessExecutor:
         if agent is None:
             return life.end(failed(spec, FailureCode.AGENT_UNKNOWN, f"there is no agent {spec.agent!r}"))
         attempt = _Attempt(spec, life, self._workspace)
-        life.tell(
-            StepStarted(task_id=spec.task_id, time=attempt.started_at, session_id=attempt.session_id, node=NODE)
-        )
+        life.tell(StepStarted(task_id=spec.task_id, time=attempt.started_at, session_id=attempt.session_id, node=NODE))
         bound = asyncio.timeout(spec.policy.timeout)
         try:
             async with bound:

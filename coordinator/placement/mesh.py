@@ -93,7 +93,11 @@ class MeshExecutor:
     async def _accept(self, spec: AgentStepSpec, ending: StepOutcome | Lost) -> StepOutcome:
         if isinstance(ending, Lost):
             message = f"node {ending.node} was lost while the step ran there"
-            return replace(failed(spec, FailureCode.NODE_LOST, message, retryable=True), attempts=1, node=ending.node)
+            lost = failed(spec, FailureCode.NODE_LOST, message, retryable=True)
+            lost = replace(lost, attempts=1, node=ending.node)
+            if ending.started is None:
+                return lost
+            return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
         if spec.output_schema is None or not ending.success:
             return ending
         why = await self._mesh.validator.validate(spec.output_schema, ending.structured)

@@ -10,8 +10,10 @@ from enum import Enum, auto
 
 from fanfold.errors import FanfoldError
 from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
-from fanfold.model.step import StepEnded, StepEvent, StepOutcome
+from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason
+
+_DRAINING = "it finishes what it runs and stops"
 
 
 class Change(Enum):
@@ -23,9 +25,10 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The link to the node broke while an execution was there."""
+    """The link to the node broke while an execution was there; `started` is what the execution had told by then."""
 
     node: str
+    started: StepStarted | None
 
 
 Ending = StepOutcome | Rejection | Lost
@@ -35,13 +38,13 @@ Ending = StepOutcome | Rejection | Lost
 class Execution:
     """One attempt of a step on a node; `ended` gives how it left the node."""
 
-    __slots__ = ("ended", "listener", "start", "started_at")
+    __slots__ = ("ended", "listener", "start", "started")
 
     def __init__(self, start: ExecutionStart, listener: OnStepEvent) -> None:
         self.start = start
         self.listener = listener
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self.started_at: datetime | None = None
+        self.started: StepStarted | None = None
 
 
 class KnownNode:
@@ -113,8 +116,9 @@ class KnownNode:
     def execute(self, start: ExecutionStart, listener: OnStepEvent) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
         execution = Execution(start, listener)
-        if self._link is None:
-            execution.ended.set_result(Lost(self.node.name))
+        if self._link is None or self.state is not NodeState.READY:
+            # It was ready when the place was taken, and has heard nothing of the step.
+            execution.ended.set_result(Rejection(reason=RejectionReason.DRAINING))
         else:
             self._executions[start.execution_id] = execution
             self._link.start(start)
@@ -127,7 +131,7 @@ class KnownNode:
         execution_id = execution.start.execution_id
         if not self._link.cancel(execution_id, reason):
             self._executions.pop(execution_id, None)
-            execution.ended.set_result(Lost(self.node.name))
+            execution.ended.set_result(Lost(self.node.name, execution.started))
 
     # What the link tells.
 
@@ -144,19 +148,19 @@ class KnownNode:
         self._status = status
         self._foreign = max(0, status.running_steps - self.in_flight)
         if status.draining:
-            self._become(NodeState.DRAINING, "it finishes what it runs and stops")
+            self._become(NodeState.DRAINING, _DRAINING)
         else:
             self._become(NodeState.READY, "")
         self._on_change(self, Change.ROOM)
+        self._finish_if_drained()
 
     def execution_event(self, execution_id: str, event: StepEvent) -> None:
         """An execution got on (LinkListener)."""
         if isinstance(event, StepEnded):
-            execution = self._executions.pop(execution_id, None)
-            if execution is not None and not execution.ended.done():
-                execution.ended.set_result(event.outcome)
+            self._end(execution_id, event.outcome)
         elif (execution := self._executions.get(execution_id)) is not None:
-            execution.started_at = execution.started_at or event.time
+            if isinstance(event, StepStarted):
+                execution.started = event
             execution.listener(event)
 
     def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
@@ -165,13 +169,11 @@ class KnownNode:
             loop = asyncio.get_running_loop()
             self._full_until = loop.time() + rejection.retry_delay
         elif rejection.reason is RejectionReason.DRAINING:
-            self._become(NodeState.DRAINING, "it finishes what it runs and stops")
-        execution = self._executions.pop(execution_id, None)
-        if execution is not None and rejection.reason is RejectionReason.AGENT_NOT_OFFERED:
-            self._agents -= {execution.start.spec.agent}
+            self._become(NodeState.DRAINING, _DRAINING)
+        elif rejection.reason is RejectionReason.AGENT_NOT_OFFERED and execution_id in self._executions:
+            self._agents -= {self._executions[execution_id].start.spec.agent}
             self._on_change(self, Change.OFFER)
-        if execution is not None and not execution.ended.done():
-            execution.ended.set_result(rejection)
+        self._end(execution_id, rejection)
 
     def full_until(self) -> float:
         """Loop time until which it said to be full."""
@@ -187,7 +189,17 @@ class KnownNode:
         executions, self._executions = self._executions, {}
         for execution in executions.values():
             if not execution.ended.done():
-                execution.ended.set_result(Lost(self.node.name))
+                execution.ended.set_result(Lost(self.node.name, execution.started))
+
+    def _end(self, execution_id: str, ending: Ending) -> None:
+        execution = self._executions.pop(execution_id, None)
+        if execution is not None and not execution.ended.done():
+            execution.ended.set_result(ending)
+        self._finish_if_drained()
+
+    def _finish_if_drained(self) -> None:
+        if self.state is NodeState.DRAINING and not self._executions and self._link is not None:
+            self._link.finish()
 
     def _become(self, state: NodeState, waiting_on: str) -> None:
         changed = state is not self.state

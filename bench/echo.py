@@ -1,0 +1,86 @@
+"""A raw unary grpc.aio echo in a process of its own: what everything else is compared with.
+
+Run as a program it serves; its first line of output is its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+
+from fanfold.rpc.loop import run
+
+METHOD = "/bench.Echo/Echo"
+
+
+class _Echo(grpc.GenericRpcHandler):
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        return grpc.unary_unary_rpc_method_handler(_echo)
+
+
+async def _echo(request: bytes, _context: object) -> bytes:
+    return request
+
+
+async def serve() -> None:
+    """Serve until killed."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([_Echo()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+
+
+@asynccontextmanager
+async def echo_server() -> AsyncIterator[str]:
+    """The address of an echo server that runs while the block lasts."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.echo", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield f"127.0.0.1:{int(await process.stdout.readline())}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def calls_per_second(address: str, payload: bytes, *, seconds: float, in_flight: int) -> float:
+    """Unary calls a second with so many in flight."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(METHOD)
+        await call(payload)
+        done = 0
+        began = time.perf_counter()
+
+        async def work() -> None:
+            nonlocal done
+            while time.perf_counter() - began < seconds:
+                await call(payload)
+                done += 1
+
+        await asyncio.gather(*(work() for _ in range(in_flight)))
+        return done / (time.perf_counter() - began)
+
+
+async def call_seconds(address: str, payload: bytes, *, calls: int) -> list[float]:
+    """How long each of `calls` unary calls took, one after the other."""
+    durations = []
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(METHOD)
+        for _ in range(calls + 1):
+            began = time.perf_counter()
+            await call(payload)
+            durations.append(time.perf_counter() - began)
+    return durations[1:]
+
+
+if __name__ == "__main__":
+    run(serve())
