@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from fanfold.model.step import (
@@ -63,15 +62,4 @@ def failed(spec: AgentStepSpec, code: FailureCode, message: str, *, retryable: b
         success=False,
         failure=StepFailure(code=code, message=message, retryable=retryable),
         ended_at=datetime.now(UTC),
-    )
-
-
-def spoiled(outcome: StepOutcome, code: FailureCode, message: str, *, note: str = "") -> StepOutcome:
-    """A successful outcome that cannot be accepted; its text is kept, with `note` appended (F14)."""
-    return replace(
-        outcome,
-        success=False,
-        structured=None,
-        output=f"{outcome.output}\n{note}".lstrip("\n") if note else outcome.output,
-        failure=StepFailure(code=code, message=message),
     )

@@ -47,7 +47,9 @@ def render() -> str:
     """The page."""
     parts = [_HEAD]
     for service, (model, prefix) in SERVICES.items():
-        parts.append(f"\n## {service}\n\nVariables begin with `{prefix}`.\n\n| Key | Default | What it is |\n|---|---|---|\n")
+        parts.append(
+            f"\n## {service}\n\nVariables begin with `{prefix}`.\n\n| Key | Default | What it is |\n|---|---|---|\n"
+        )
         parts += [f"| `{key}` | {default} | {words} |\n" for key, default, words in _rows(model, "")]
     return "".join(parts)
 

@@ -30,7 +30,7 @@ from fanfold.model.step import (
 )
 from fanfold.ports import OnStepEvent
 from fanfold.schema import SchemaValidator
-from fanfold.schema.structured import structured_value
+from fanfold.schema.structured import structured_text
 
 AgentFunction = Callable[[AgentStepSpec, Any], Any]
 """An agent as `fanfold.agent` describes it: an async function, or a plain one, which runs in a thread."""
@@ -76,26 +76,23 @@ class InProcessExecutor:
             async with bound:
                 result = _result_of(await _call(agent, spec, attempt))
         except AgentFailed as error:
-            outcome = attempt.failure(FailureCode.AGENT_FAILED, error.message, retryable=error.retryable)
+            outcome = attempt.failed(FailureCode.AGENT_FAILED, error.message, retryable=error.retryable)
         except Exception as error:  # whatever an agent raises is the step's failure (C9)
             if bound.expired():
-                outcome = attempt.failure(FailureCode.TIMED_OUT, f"it took longer than {spec.policy.timeout:g} s")
+                outcome = attempt.failed(FailureCode.TIMED_OUT, f"it took longer than {spec.policy.timeout:g} s")
             else:
-                outcome = attempt.failure(FailureCode.CRASHED, f"{type(error).__name__}: {error}")
+                outcome = attempt.failed(FailureCode.CRASHED, f"{type(error).__name__}: {error}")
         else:
             outcome = await self._conclude(spec, attempt, result)
         return life.end(outcome)
 
     async def _conclude(self, spec: AgentStepSpec, attempt: _Attempt, result: AgentResult) -> StepOutcome:
         if spec.output_schema is None:
-            return attempt.success(result)
-        structured = await structured_value(
-            self._validator, spec.output_schema, given=result.structured, output=result.output
-        )
-        if structured.fault:
-            output = f"{result.output}\n{structured.note}".lstrip("\n")
-            return attempt.failure(FailureCode.OUTPUT_INVALID, structured.fault, output=output, usage=result.usage)
-        return attempt.success(AgentResult(output=result.output, structured=structured.value, usage=result.usage))
+            return attempt.outcome(result.output, usage=result.usage)
+        given = result.output if result.structured is None else json.dumps(result.structured)
+        structured = await structured_text(self._validator, spec.output_schema, given)
+        output = structured.annotate(result.output)
+        return attempt.outcome(output, structured.value, result.usage, structured.failure)
 
 
 @dataclass(slots=True)
@@ -130,28 +127,11 @@ class _Attempt:
     def is_cancelled(self) -> bool:
         return False
 
-    def success(self, result: AgentResult) -> StepOutcome:
-        return self._outcome(output=result.output, structured=result.structured, usage=result.usage)
+    def failed(self, code: FailureCode, message: str, *, retryable: bool = False) -> StepOutcome:
+        return self.outcome(failure=StepFailure(code=code, message=message, retryable=retryable))
 
-    def failure(
-        self,
-        code: FailureCode,
-        message: str,
-        *,
-        retryable: bool = False,
-        output: str = "",
-        usage: Usage = NO_USAGE,
-    ) -> StepOutcome:
-        failure = StepFailure(code=code, message=message, retryable=retryable)
-        return self._outcome(output=output, usage=usage, failure=failure)
-
-    def _outcome(
-        self,
-        *,
-        output: str,
-        structured: Any = None,
-        usage: Usage = NO_USAGE,
-        failure: StepFailure | None = None,
+    def outcome(
+        self, output: str = "", structured: Any = None, usage: Usage = NO_USAGE, failure: StepFailure | None = None
     ) -> StepOutcome:
         return StepOutcome(
             task_id=self.spec.task_id,

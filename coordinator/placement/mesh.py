@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from coordinator.life import StepLife, failed, spoiled
+from coordinator.life import StepLife, failed
 from coordinator.placement.node import Ending, Execution, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
 from fanfold.ports import ExecutionStart, OnStepEvent, Rejection, RejectionReason
 from fanfold.schema import SchemaValidator
+from fanfold.schema.structured import structured_value
 
 FIRST_EPOCH = 1
 
@@ -100,7 +101,13 @@ class MeshExecutor:
             return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
         if spec.output_schema is None or not ending.success:
             return ending
-        why = await self._mesh.validator.validate(spec.output_schema, ending.structured)
-        if why is None:
+        structured = await structured_value(self._mesh.validator, spec.output_schema, ending.structured)
+        if structured.failure is None:
             return ending
-        return spoiled(ending, FailureCode.OUTPUT_INVALID, why, note=f"[structured output failed: {why}]")
+        return replace(
+            ending,
+            success=False,
+            structured=None,
+            output=structured.annotate(ending.output),
+            failure=structured.failure,
+        )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+
 from coordinator.combinators.parallel import parallel
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepOutcome, StepStarted
@@ -27,7 +28,7 @@ class Scripted:
         self.most_running = 0
         self.cancelled: list[str] = []
         self.release = asyncio.Event()
-        self._behave = behave or (lambda spec: outcome(spec))
+        self._behave = behave or outcome
         self._changed = asyncio.Condition()
 
     def concurrency_hint(self) -> int:

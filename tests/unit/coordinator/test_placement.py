@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
@@ -22,6 +23,8 @@ class SilentLink:
     def start(self, start: ExecutionStart) -> None: ...
     def cancel(self, execution_id: str, reason: str) -> bool:
         return True
+
+    def finish(self) -> None: ...
 
 
 class Fleet:
@@ -57,9 +60,7 @@ def node(name: str, *agents: str, hint: int = 2, most: int = 4, labels: dict[str
 
 
 def step(agent: str = "a", **labels: str) -> AgentStepSpec:
-    return AgentStepSpec(
-        task_id="t", agent=agent, description="d", prompt="p", policy=StepPolicy(node_labels=labels)
-    )
+    return AgentStepSpec(task_id="t", agent=agent, description="d", prompt="p", policy=StepPolicy(node_labels=labels))
 
 
 @asynccontextmanager
@@ -227,5 +228,3 @@ async def test_a_watcher_hears_of_every_state_without_asking() -> None:
         fleet.status("only", draining=True)
         change = await asyncio.wait_for(anext(changes), 5)
         assert [view.state for view in change.nodes] == [NodeState.DRAINING]
-
-

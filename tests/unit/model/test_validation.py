@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, StepPolicy
 from fanfold.model.validation import outcome_from_json, parse_request_id, parse_spec, parse_specs

@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import (
     AgentStepSpec,
@@ -35,13 +38,11 @@ from fanfold.wire.step import (
     spec_from_proto,
     spec_to_proto,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40)
 seconds = st.integers(1, 7 * 24 * 3600 * 1000).map(lambda milliseconds: milliseconds / 1000)
-times = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))  # noqa: DTZ001
+times = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))
 json_values = st.recursive(
     st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),

@@ -1,0 +1,379 @@
+"""Agent files: what is right is loaded, what is wrong is told by file and line, and no YAML is a danger."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from executor_node.agents import AgentDefinition, OutputForm, PromptBy
+from executor_node.agents.builtin import BUILTIN_AGENTS
+from executor_node.agents.files import MAX_AGENT_FILE_BYTES, load_agent_file, load_agents
+from executor_node.anchors import Anchors
+from executor_node.workspace import Workspace
+from fanfold.agent import AgentFailed
+from fanfold.errors import InvalidArgument
+from fanfold.model.node import Agent, AgentKind, Isolation
+from fanfold.model.step import AgentStepSpec
+
+PYTHON = "name: reviewer\ndescription: Reviews.\nkind: python\nentry: team.review:review\n"
+COMMAND = "name: git-log\ndescription: Logs.\nkind: command\ncommand: [git, log]\n"
+ALL_COMMAND_KEYS = """
+prompt: argument
+output: json-lines
+env:
+  - HOME
+  - _X1
+max_output_bytes: 10
+timeout: 60
+idempotent: true
+"""
+EXAMPLES = Path(__file__).parents[3] / "examples" / "agents"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder `agents`, by its relative path as an operator would name it."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("agents")
+    folder.mkdir()
+    return folder
+
+
+def write(folder: Path, front: str, body: str = "Be kind.", name: str = "reviewer.md") -> Path:
+    path = folder / name
+    path.write_text(f"---\n{front.strip()}\n---\n{body}\n")
+    return path
+
+
+def complaints(path: Path) -> list[str]:
+    with pytest.raises(InvalidArgument) as caught:
+        load_agent_file(path)
+    return [str(violation) for violation in caught.value.violations]
+
+
+def test_a_python_agent_has_the_defaults(folder: Path) -> None:
+    assert load_agent_file(write(folder, PYTHON)) == AgentDefinition(
+        name="reviewer",
+        description="Reviews.",
+        kind=AgentKind.PYTHON,
+        isolation=Isolation.PROCESS,
+        idempotent=False,
+        timeout=None,
+        entry="team.review:review",
+        instructions="Be kind.",
+    )
+
+
+def test_every_key_of_a_python_agent(folder: Path) -> None:
+    agent = load_agent_file(write(folder, PYTHON + "isolation: shared\nidempotent: true\ntimeout: 1.5\n"))
+    assert (agent.isolation, agent.idempotent, agent.timeout) == (Isolation.SHARED, True, 1.5)
+    assert agent.describe() == Agent(
+        name="reviewer", description="Reviews.", kind=AgentKind.PYTHON, isolation=Isolation.SHARED
+    )
+
+
+def test_every_key_of_a_command_agent(folder: Path) -> None:
+    agent = load_agent_file(write(folder, COMMAND + ALL_COMMAND_KEYS))
+    assert agent.command == ("git", "log")
+    assert (agent.prompt, agent.output) == (PromptBy.ARGUMENT, OutputForm.JSON_LINES)
+    assert agent.env == ("HOME", "_X1")
+    assert (agent.max_output_bytes, agent.timeout, agent.idempotent) == (10, 60, True)
+
+
+def test_a_command_agent_has_the_defaults(folder: Path) -> None:
+    agent = load_agent_file(write(folder, COMMAND))
+    assert (agent.prompt, agent.output, agent.env, agent.max_output_bytes) == (
+        PromptBy.STDIN,
+        OutputForm.TEXT,
+        (),
+        None,
+    )
+
+
+def test_the_body_is_kept_and_may_hold_fences(folder: Path) -> None:
+    path = write(folder, PYTHON, "\n# Title\n\n---\n\nMore.\n\n")
+    assert load_agent_file(path).instructions == "# Title\n\n---\n\nMore."
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_read(folder: Path) -> None:
+    path = write(folder, PYTHON, "One.\nTwo.")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    agent = load_agent_file(path)
+    assert (agent.entry, agent.instructions) == ("team.review:review", "One.\nTwo.")
+    path.write_bytes(path.read_bytes().replace(b"entry", b"entri"))
+    assert complaints(path) == ["agents/reviewer.md:5: unknown key `entri` (did you mean `entry`?)"]
+
+
+def test_a_definition_goes_through_pickle(folder: Path) -> None:
+    agent = load_agent_file(write(folder, COMMAND))
+    assert pickle.loads(pickle.dumps(agent)) == agent
+
+
+NOT_KEBAB = "`name` must be lower-case words joined by single hyphens"
+WRONG = {
+    "unknown key": (
+        PYTHON + "modle: gpt\n",
+        "6: unknown key `modle` (did you mean `model`?)",
+    ),
+    "unknown key like none": (PYTHON + "xyzzy: 1\n", "6: unknown key `xyzzy`"),
+    "unprintable key": (PYTHON + '"a\\nb": 1\n', "6: unknown key 'a\\nb'"),
+    "body as key": (PYTHON + "instructions: x\n", "6: unknown key `instructions`"),
+    "merge key": (PYTHON + "<<: {timeout: 1}\n", "6: unknown key `<<`"),
+    "key that is a list": (PYTHON + "[a, b]: 1\n", "6: a key must be a word"),
+    "duplicate key": (
+        "name: a\nkind: python\nname: b\n",
+        "4: duplicate key `name`, first on line 2",
+    ),
+    "missing name": (PYTHON.replace("name: reviewer\n", ""), "1: `name` is required"),
+    "missing entry": (PYTHON.replace("entry: team.review:review\n", ""), "4: `entry` is required for kind python"),
+    "missing command": ("name: a\ndescription: d\nkind: command\n", "4: `command` is required for kind command"),
+    "empty command": (COMMAND.replace("[git, log]", "[]"), "5: `command` is required for kind command"),
+    "empty program": (COMMAND.replace("git, log", "''"), "5: `command[0]` must not be empty"),
+    "command as text": (COMMAND.replace("[git, log]", "git log"), "5: `command` must be a list"),
+    "NUL in the command": (COMMAND.replace(" log]", ' "a\\0b"]'), "5: `command[1]` must have no NUL character"),
+    "number in the command": (
+        COMMAND.replace("[git, log]", "\n  - git\n\n  - 5"),
+        "8: `command[1]` must be a valid string",
+    ),
+    "name in capitals": (
+        PYTHON.replace("reviewer", "Reviewer"),
+        f"2: {NOT_KEBAB}",
+    ),
+    "name with a slash": (
+        PYTHON.replace("reviewer", "a/b"),
+        f"2: {NOT_KEBAB}",
+    ),
+    "name with two hyphens": (
+        PYTHON.replace("reviewer", "a--b"),
+        f"2: {NOT_KEBAB}",
+    ),
+    "empty name": (PYTHON.replace("reviewer", "''"), "2: `name` must not be empty"),
+    "long name": (PYTHON.replace("reviewer", "a" * 129), "2: `name` must have at most 128 characters"),
+    "name that is no text": (PYTHON.replace("reviewer", "no"), "2: `name` must be a valid string"),
+    "description of two lines": (
+        PYTHON.replace("Reviews.", "|\n  one\n  two"),
+        "3: `description` must have no control characters or line breaks",
+    ),
+    "unknown kind": (PYTHON.replace("python", "ruby"), "4: `kind` must be 'python', 'command' or 'llm'"),
+    "entry without function": (PYTHON.replace(":review\n", "\n"), "5: `entry` must be `module:function`"),
+    "entry that is no name": (PYTHON.replace("team.review", "../x"), "5: `entry` must be `module:function`"),
+    "timeout of zero": (PYTHON + "timeout: 0\n", "6: `timeout` must be greater than 0"),
+    "timeout that is not finite": (PYTHON + "timeout: .inf\n", "6: `timeout` must be less than or equal to 604800"),
+    "timeout that is no number": (PYTHON + "timeout: .nan\n", "6: `timeout` must be less than or equal to 604800"),
+    "timeout in words": (PYTHON + "timeout: 5m\n", "6: `timeout` must be a valid number"),
+    "timeout as a date": (PYTHON + "timeout: 2024-99-99\n", "6: no valid value: month must be in 1..12"),
+    "idempotent in numbers": (PYTHON + "idempotent: 1\n", "6: `idempotent` must be a valid boolean"),
+    "shared but not idempotent": (PYTHON + "isolation: shared\n", "6: isolation shared requires `idempotent: true`"),
+    "shared command": (
+        COMMAND + "isolation: shared\nidempotent: true\n",
+        "6: isolation shared is for kind python, not for kind command",
+    ),
+    "command for python": (PYTHON + "command: [ls]\n", "6: `command` is for kind command, not for kind python"),
+    "entry for command": (COMMAND + "entry: a:b\n", "6: `entry` is for kind python, not for kind command"),
+    "model for command": (COMMAND + "model: m\n", "6: `model` is for kind llm, not for kind command"),
+    "env with a value": (COMMAND + "env: [A=b]\n", "6: `env[0]` must be the name of an environment variable"),
+    "env as mapping": (COMMAND + "env: {A: b}\n", "6: `env` must be a list"),
+    "output of nothing": (
+        COMMAND + "max_output_bytes: 0\n",
+        "6: `max_output_bytes` must be greater than or equal to 1",
+    ),
+    "unknown output": (COMMAND + "output: xml\n", "6: `output` must be 'text' or 'json-lines'"),
+    "anchor": (PYTHON + "timeout: &t 5\n", "6: YAML anchors and aliases are not allowed"),
+    "alias": (PYTHON + "timeout: *t\n", "6: YAML anchors and aliases are not allowed"),
+    "tag that runs code": (
+        PYTHON + "timeout: !!python/object/apply:os.system ['touch pwned']\n",
+        "6: YAML tags are not allowed",
+    ),
+    "plain tag": (PYTHON + "timeout: !!str 5\n", "6: YAML tags are not allowed"),
+    "local tag": (PYTHON + "timeout: !x 5\n", "6: YAML tags are not allowed"),
+    "open quote": (PYTHON + "timeout: '5\n", "6: no valid YAML: found unexpected end of stream"),
+    "tab": (PYTHON + "\ttimeout: 5\n", "6: no valid YAML: found character '\\t' that cannot start any token"),
+    "control character": (PYTHON + "timeout: \x07\n", "6: no valid YAML: a character that is not allowed"),
+    "second document": (
+        PYTHON + "...\nname: b\n",
+        "7: no valid YAML: expected '<document start>', but found '<block mapping start>'",
+    ),
+    "list": ("- a\n", "1: the front matter must be a list of `key: value`"),
+    "text": ("only text\n", "1: the front matter must be a list of `key: value`"),
+    "nothing": ("", "1: the front matter must be a list of `key: value`"),
+    "nested deeply": (PYTHON + "env: [[[[[1]]]]]\n", "6: nested deeper than 4 levels"),
+}
+
+
+@pytest.mark.parametrize(("front", "complaint"), WRONG.values(), ids=list(WRONG))
+def test_what_is_wrong_is_told_with_file_and_line(folder: Path, front: str, complaint: str) -> None:
+    assert complaints(write(folder, front))[0] == f"agents/reviewer.md:{complaint}"
+    assert not Path("pwned").exists()
+
+
+def test_everything_wrong_with_the_values_is_told_in_the_order_of_lines(folder: Path) -> None:
+    front = "timeout: -1\nname: A B\nkind: python\nentry: x\n"
+    assert complaints(write(folder, front)) == [
+        "agents/reviewer.md:1: `description` is required",
+        "agents/reviewer.md:2: `timeout` must be greater than 0",
+        "agents/reviewer.md:3: `name` must be lower-case words joined by single hyphens",
+        "agents/reviewer.md:5: `entry` must be `module:function`",
+    ]
+
+
+def test_kind_llm_is_checked_and_then_told_to_be_missing_yet(folder: Path) -> None:
+    front = "name: a\ndescription: d\nkind: llm\nmodel: some/model\ntools: [read, grep]\nmax_steps: 5\n"
+    assert complaints(write(folder, front)) == ["agents/reviewer.md:4: kind llm is not available yet"]
+    assert complaints(write(folder, front.replace("5", "0"))) == [
+        "agents/reviewer.md:7: `max_steps` must be greater than or equal to 1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "1: no front matter: the first line must be `---`"),
+        (b"# Just Markdown\n", "1: no front matter: the first line must be `---`"),
+        (b"\n---\nname: a\n---\n", "1: no front matter: the first line must be `---`"),
+        (b"---\nname: a\n", "1: the front matter has no end: a line `---`"),
+        (b"---\nname: a\n----\n", "1: the front matter has no end: a line `---`"),
+        (b"---\nname: a\n---\nfine\nbad \xff\n", "5: not UTF-8 text"),
+        (b"---\n---\n" + b"x" * MAX_AGENT_FILE_BYTES, "1: larger than 65,536 bytes"),
+    ],
+)
+def test_files_that_are_no_agent_files_are_told(folder: Path, data: bytes, complaint: str) -> None:
+    path = folder / "x.md"
+    path.write_bytes(data)
+    assert complaints(path) == [f"agents/x.md:{complaint}"]
+
+
+def test_a_file_of_just_the_limit_is_read(folder: Path) -> None:
+    path = write(folder, PYTHON, "")
+    path.write_bytes(path.read_bytes().ljust(MAX_AGENT_FILE_BYTES, b"x"))
+    assert load_agent_file(path).instructions.endswith("xxx")
+
+
+HOSTILE = {
+    "billion laughs": "a: &a [x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a]\nc: [*b,*b,*b,*b]",
+    "brackets": "[" * 60_000,
+    "braces": "{" * 60_000,
+    "dashes": "- " * 30_000,
+    "question marks": "? " * 30_000,
+    "digits": "timeout: " + "9" * 60_000,
+    "base 60": "timeout: " + "1:" * 30_000 + "1",
+    "many keys": "\n".join(f"key{number}: 1" for number in range(5_000)),
+    "many flow items": "env: [" + "a," * 30_000 + "]",
+    "many flow keys": "env: {" + "a," * 30_000 + "}",
+    "quotes": "'" * 60_000,
+    "colons": ":" * 60_000,
+    "blanks": "name: >-\n" + " " * 60_000 + "x",
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("front", HOSTILE.values(), ids=list(HOSTILE))
+def test_hostile_yaml_is_refused_in_bounded_time(folder: Path, front: str) -> None:
+    started = time.monotonic()
+    assert complaints(write(folder, front))
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.timeout(10)
+def test_paths_that_are_no_files_are_told(folder: Path) -> None:
+    os.mkfifo(folder / "fifo.md")
+    (folder / "dir.md").mkdir()
+    assert complaints(folder / "missing.md") == ["agents/missing.md:1: no such file"]
+    assert complaints(folder / "fifo.md") == ["agents/fifo.md:1: not a regular file"]
+    assert complaints(folder / "dir.md") == ["agents/dir.md:1: not a regular file"]
+
+
+def test_a_folder_gives_its_agents_by_name_after_the_built_in_ones(folder: Path) -> None:
+    write(folder, PYTHON)
+    write(folder, COMMAND, name="a.md")
+    write(folder, "not: read", name=".#hidden.md")
+    write(folder, "not: read", name="notes.txt")
+    (folder / "deeper").mkdir()
+    write(folder / "deeper", "not: read", name="x.md")
+    agents = load_agents(folder)
+    assert list(agents) == [name for name in BUILTIN_AGENTS if name != "shell"] + ["git-log", "reviewer"]
+    assert agents["read"] is BUILTIN_AGENTS["read"]
+    assert agents["reviewer"] == load_agent_file(folder / "reviewer.md")
+    assert list(load_agents(folder, builtin=False)) == ["git-log", "reviewer"]
+
+
+def test_shell_is_offered_only_where_it_is_switched_on(folder: Path) -> None:
+    assert "shell" not in load_agents(folder)
+    assert "shell" not in load_agents(None)
+    assert load_agents(None, shell=True)["shell"].command == ("/bin/sh", "-c")
+    assert load_agents(None, builtin=False, shell=True) == {}
+
+
+def test_a_name_given_twice_names_both_files(folder: Path) -> None:
+    write(folder, PYTHON, name="a.md")
+    write(folder, "# the same agent again\n" + PYTHON, name="b.md")
+    with pytest.raises(InvalidArgument) as caught:
+        load_agents(folder)
+    assert str(caught.value) == "agents/b.md:3: the name `reviewer` is taken by agents/a.md:2"
+
+
+@pytest.mark.parametrize("name", ["read", "shell"])
+def test_names_of_built_in_agents_are_taken(folder: Path, name: str) -> None:
+    write(folder, PYTHON.replace("reviewer", name))
+    with pytest.raises(
+        InvalidArgument, match=rf"^agents/reviewer\.md:2: the name `{name}` is taken by a built-in agent$"
+    ):
+        load_agents(folder)
+    assert list(load_agents(folder, builtin=False)) == [name]
+
+
+def test_all_wrong_files_of_a_folder_are_told_together(folder: Path) -> None:
+    write(folder, PYTHON + "timeout: 0", name="a.md")
+    write(folder, "", name="b.md")
+    write(folder, COMMAND, name="c.md")
+    with pytest.raises(InvalidArgument) as caught:
+        load_agents(folder)
+    assert [violation.field for violation in caught.value.violations] == ["agents/a.md:6", "agents/b.md:1"]
+
+
+def test_a_folder_that_is_missing_is_told(folder: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^nowhere: no folder of agent files: No such file or directory$"):
+        load_agents(Path("nowhere"))
+
+
+class ExampleContext:
+    def __init__(self, root: Path) -> None:
+        self.anchors = Anchors(root)
+        self.workspace = Workspace(root, self.anchors.observe)
+        self.details: list[str] = []
+
+    def tool_finished(self, name: str, *, success: bool = True, detail: str = "") -> None:
+        self.details.append(detail)
+
+
+def test_the_example_outline_gives_the_headings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES.parents[1])
+    agent = load_agents(EXAMPLES)["outline"]
+    (tmp_path / "a.md").write_text("# Top\n\ntext\n\n```\n# comment\n```\n\n### Deep one\n#hashtag\n#\n")
+    module, _, name = agent.entry.partition(":")
+    outline = getattr(importlib.import_module(module), name)
+    context = ExampleContext(tmp_path)
+    spec = AgentStepSpec(task_id="t", agent="outline", description="d", prompt="a.md")
+    assert outline(spec, context) == "Top (line 1)\n    Deep one (line 9)"
+    assert context.details == ["2 headings in a.md"]
+    assert [anchor.url_or_path for anchor in context.anchors.collected] == ["a.md"]
+    (tmp_path / "a.md").write_text("none\n")
+    with pytest.raises(AgentFailed, match=r"^a\.md has no headings$"):
+        outline(spec, context)
+
+
+@pytest.mark.process
+def test_the_example_frequent_words_counts_words() -> None:
+    agent = load_agents(EXAMPLES)["frequent-words"]
+    assert (agent.prompt, agent.output) == (PromptBy.STDIN, OutputForm.TEXT)
+    text = "The cat and the dog.\nThe dog, and THE bird!"
+    environment = {name: os.environ[name] for name in agent.env}
+    done = subprocess.run(agent.command, input=text, capture_output=True, text=True, check=True, env=environment)
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["4", "the"], ["2", "and"], ["2", "dog"], ["1", "bird"], ["1", "cat"],
+    ]  # fmt: skip

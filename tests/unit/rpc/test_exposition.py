@@ -1,0 +1,82 @@
+"""Metrics and health over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
+
+from fanfold.errors import FailedPrecondition
+from fanfold.rpc.exposition import Exposition
+
+
+async def _exchange(exposition: Exposition, request: bytes) -> tuple[int, dict[str, str], str]:
+    reader, writer = await asyncio.open_connection(exposition.address.host, exposition.address.port)
+    writer.write(request)
+    async with asyncio.timeout(5):
+        response = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = response.partition("\r\n\r\n")
+    status, *lines = head.split("\r\n")
+    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+async def _get(exposition: Exposition, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
+    return await _exchange(exposition, f"{method} {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+
+
+async def test_metrics_are_told_in_the_format_of_prometheus() -> None:
+    registry = CollectorRegistry()
+    Counter("fanfold_things", "Things.", ["kind"], registry=registry).labels("ä").inc(3)
+    async with Exposition(registry, is_ready=lambda: True) as exposition:
+        status, headers, body = await _get(exposition, "/metrics?name=ignored")
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain")
+    assert int(headers["content-length"]) == len(body.encode())
+    samples = [sample for family in text_string_to_metric_families(body) for sample in family.samples]
+    assert ("fanfold_things_total", {"kind": "ä"}, 3.0) in [(s.name, s.labels, s.value) for s in samples]
+
+
+@pytest.mark.contract("C43")
+async def test_readiness_is_asked_for_each_time_and_liveness_is_not_readiness() -> None:
+    ready = True
+    async with Exposition(CollectorRegistry(), is_ready=lambda: ready) as exposition:
+        assert (await _get(exposition, "/readyz"))[::2] == (200, "ok\n")
+        ready = False
+        assert (await _get(exposition, "/readyz"))[::2] == (503, "not ready\n")
+        assert (await _get(exposition, "/healthz"))[::2] == (200, "ok\n")
+
+
+async def test_other_requests_are_told_so() -> None:
+    async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
+        assert (await _get(exposition, "/"))[0] == 404
+        assert (await _get(exposition, "/metrics", method="POST"))[0] == 405
+        status, headers, body = await _get(exposition, "/healthz", method="HEAD")
+        assert (status, headers["content-length"], body) == (200, "3", "")
+        assert (await _exchange(exposition, b"\xff\xff\r\n\r\n"))[0] == 405
+
+
+async def test_clients_that_send_nonsense_or_nothing_do_not_matter() -> None:
+    async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
+        _, silent = await asyncio.open_connection("127.0.0.1", exposition.address.port)
+        _, endless = await asyncio.open_connection("127.0.0.1", exposition.address.port)
+        endless.write(b"x" * 100_000)
+        assert (await _get(exposition, "/healthz"))[0] == 200
+    # Leaving the block closed the connections that were open.
+    silent.close()
+    endless.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", exposition.address.port)
+
+
+@pytest.mark.contract("C40")
+async def test_it_listens_on_loopback_only_and_names_a_port_that_is_taken() -> None:
+    with pytest.raises(FailedPrecondition, match="only loopback"):
+        Exposition(CollectorRegistry(), is_ready=lambda: True, host="0.0.0.0")
+    async with Exposition(CollectorRegistry(), is_ready=lambda: True) as first:
+        with pytest.raises(FailedPrecondition, match=f"cannot listen on {first.address}"):
+            async with Exposition(CollectorRegistry(), is_ready=lambda: True, port=first.address.port):
+                pass

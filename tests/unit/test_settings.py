@@ -1,0 +1,201 @@
+"""Settings from a file, the environment and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from fanfold.errors import InvalidArgument
+from fanfold.settings import child_environment, client_settings, full_environment, load_settings
+
+PREFIX = "FANFOLD_TEST__"
+SECRET = "hunter2-do-not-tell"
+
+
+class Listen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 7400
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    listen: Listen = Listen()
+    ratio: float = 0.5
+    verbose: bool = False
+    labels: dict[str, str] = {}
+    nodes: list[Listen] = []
+    advertise: str = ""
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in full_environment():
+        if name.startswith("FANFOLD_"):
+            monkeypatch.delenv(name)
+
+
+def _file(tmp_path: Path, text: str, name: str = "node.yaml") -> Path:
+    file = tmp_path / name
+    file.write_text(text)
+    return file
+
+
+def _load(file: Path | None = None, **overrides: Any) -> Settings:
+    return load_settings(Settings, file=file, env_prefix=PREFIX, overrides=overrides)
+
+
+def _wrong(file: Path | None = None, **overrides: Any) -> dict[str, str]:
+    """What is said of each wrong key."""
+    with pytest.raises(InvalidArgument) as raised:
+        _load(file, **overrides)
+    assert SECRET not in str(raised.value)
+    return {violation.field: violation.description for violation in raised.value.violations}
+
+
+def test_the_environment_goes_over_the_file_and_what_is_given_by_hand_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _file(tmp_path, "name: file\nratio: 0.1\nverbose: true\nlisten:\n  host: file.example\n  port: 1\n")
+    monkeypatch.setenv(PREFIX + "NAME", "env")
+    monkeypatch.setenv(PREFIX + "LISTEN__PORT", "2")
+    monkeypatch.setenv(PREFIX + "RATIO", "0.2")
+    settings = _load(file, ratio=0.3, verbose=None, listen={"port": 3, "host": None})
+    assert settings == Settings(name="env", ratio=0.3, verbose=True, listen=Listen(host="file.example", port=3))
+
+
+def test_toml_is_read_as_well(tmp_path: Path) -> None:
+    file = _file(tmp_path, 'name = "toml"\n[listen]\nport = 9\n[[nodes]]\nport = 10\n', "node.toml")
+    assert _load(file) == Settings(name="toml", listen=Listen(port=9), nodes=[Listen(port=10)])
+
+
+def test_variables_hold_json_for_lists_and_mappings_and_plain_text_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "NODES", '[{"port": 1}, {"port": 2}]')
+    monkeypatch.setenv(PREFIX + "LABELS__zone", "a")
+    monkeypatch.setenv(PREFIX + "LABELS__RACK", "12")
+    monkeypatch.setenv(PREFIX + "VERBOSE", "true")
+    monkeypatch.setenv(PREFIX + "ADVERTISE", "[::1]:7400")
+    settings = _load(name="x")
+    assert settings.nodes == [Listen(port=1), Listen(port=2)]
+    assert settings.labels == {"zone": "a", "rack": "12"}
+    assert settings.verbose
+    assert settings.advertise == "[::1]:7400"
+
+
+def test_variables_that_kubernetes_makes_up_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_TEST_PORT", "tcp://10.0.0.1:7400")
+    monkeypatch.setenv("FANFOLD_TEST_SERVICE_HOST", "10.0.0.1")
+    assert _load(name="x") == Settings(name="x")
+
+
+def test_wrong_keys_of_a_file_are_named_with_line_and_limit(tmp_path: Path) -> None:
+    text = "# comment\nname: x\nlisten:\n  host: y\n  port: 70000\nnodes:\n  - port: 1\n  - prot: {0}\nratio: {0}\n"
+    file = _file(tmp_path, text.format(SECRET))
+    assert _wrong(file) == {
+        "listen.port": f"must be less than or equal to 65535 (in {file} line 5)",
+        "nodes[1].prot": f"unknown field (in {file} line 8)",
+        "ratio": f"must be a valid number, unable to parse string as a number (in {file} line 9)",
+    }
+
+
+def test_a_wrong_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _file(tmp_path, "name: x\nlisten:\n  port: 1\n")
+    monkeypatch.setenv(PREFIX + "LISTEN__PORT", "-1")
+    monkeypatch.setenv(PREFIX + "TYPO__DEEP", SECRET)
+    monkeypatch.setenv(PREFIX + "NODES", '[{"port": 1}, {"port": 99999}]')
+    assert _wrong(file) == {
+        "listen.port": f"must be greater than or equal to 0 (in {PREFIX}LISTEN__PORT)",
+        "nodes[1].port": f"must be less than or equal to 65535 (in {PREFIX}NODES)",
+        "typo": f"unknown field (in {PREFIX}TYPO__DEEP)",
+    }
+
+
+def test_what_is_given_by_hand_is_named_as_such(tmp_path: Path) -> None:
+    file = _file(tmp_path, "name: x\nlisten:\n  port: 1\n")
+    assert _wrong(file, listen={"port": -1}) == {
+        "listen.port": "must be greater than or equal to 0 (given on the command line)"
+    }
+
+
+def test_what_is_missing_is_told_with_where_it_goes(tmp_path: Path) -> None:
+    file = _file(tmp_path, "verbose: true\n")
+    assert _wrong() == {"name": f"is required (give it as {PREFIX}NAME)"}
+    assert _wrong(file) == {"name": f"is required (give it as {PREFIX}NAME or in {file})"}
+
+
+def test_a_variable_cannot_be_given_whole_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "LISTEN", "x")
+    monkeypatch.setenv(PREFIX + "LISTEN__PORT", "1")
+    assert _wrong(name="x") == {f"{PREFIX}LISTEN__PORT": "is given both as a whole and in parts"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: x\nname: y\n", "line 2: name is given twice"),
+        (f"listen:\n  port: 1\n  port: 2 # {SECRET}\n", "line 3: port is given twice"),
+        (f"name: [{SECRET}\n", "line 2: "),
+        ("- a\n- b\n", "must be a mapping of settings"),
+        ("just text", "must be a mapping of settings"),
+        ("name: \x00", "must be YAML text"),
+        ("name: !!python/object:os.system x", "line 1: could not determine a constructor"),
+        ("a: 1\n---\nb: 2\n", "line 2: "),
+    ],
+)
+def test_files_that_are_not_settings_are_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    file = _file(tmp_path, text)
+    with pytest.raises(InvalidArgument) as raised:
+        _load(file)
+    assert raised.value.message.startswith(str(file))
+    assert said in raised.value.message
+    assert SECRET not in raised.value.message
+    assert raised.value.reason == "SETTINGS_UNREADABLE"
+
+
+def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
+    missing, binary, broken = tmp_path / "none.yaml", tmp_path / "binary.yaml", tmp_path / "broken.toml"
+    binary.write_bytes(b"name: \xff")
+    broken.write_text("name = \n")
+    for file, said in (
+        (missing, "No such file"),
+        (binary, "must be UTF-8"),
+        (broken, "line 1"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(InvalidArgument, match=said) as raised:
+            _load(file)
+        assert str(file) in raised.value.message
+
+
+def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
+    assert _load(_file(tmp_path, "# nothing yet\n"), name="x") == Settings(name="x")
+    assert _load(_file(tmp_path, ""), name="x") == Settings(name="x")
+
+
+def test_clients_take_the_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client_settings().server == "127.0.0.1:7400"
+    monkeypatch.setenv("FANFOLD_SERVER", "[::1]:7500")
+    assert client_settings().server == "[::1]:7500"
+    monkeypatch.setenv("FANFOLD_SERVER", "nonsense")
+    with pytest.raises(InvalidArgument, match="FANFOLD_SERVER: must be host:port"):
+        client_settings()
+
+
+def test_children_get_what_is_harmless_and_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    monkeypatch.setenv("LD_PRELOAD", "/evil.so")
+    monkeypatch.setenv("PYTHONPATH", "/evil")
+    child = child_environment()
+    assert child["PATH"] == "/bin"
+    assert child["LC_TIME"] == "C"
+    assert not {"ANTHROPIC_API_KEY", "LD_PRELOAD", "PYTHONPATH"} & child.keys()
+    assert child_environment(["ANTHROPIC_API_KEY", "NOT_SET"]) == child | {"ANTHROPIC_API_KEY": SECRET}
+    assert full_environment()["LD_PRELOAD"] == "/evil.so"
