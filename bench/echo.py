@@ -41,9 +41,7 @@ async def serve() -> None:
 @asynccontextmanager
 async def echo_server() -> AsyncIterator[str]:
     """The address of an echo server that runs while the block lasts."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.echo", stdout=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.echo", stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
         yield f"127.0.0.1:{int(await process.stdout.readline())}"
