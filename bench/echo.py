@@ -53,7 +53,7 @@ async def echo_server() -> AsyncIterator[str]:
 async def calls_per_second(address: str, payload: bytes, *, seconds: float, in_flight: int) -> float:
     """Unary calls a second with so many in flight."""
     async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_unary(METHOD)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
         await call(payload)
         done = 0
         began = time.perf_counter()
@@ -72,7 +72,7 @@ async def call_seconds(address: str, payload: bytes, *, calls: int) -> list[floa
     """How long each of `calls` unary calls took, one after the other."""
     durations = []
     async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_unary(METHOD)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
         for _ in range(calls + 1):
             began = time.perf_counter()
             await call(payload)

@@ -103,7 +103,7 @@ def test_defaults_are_those_of_the_contract() -> None:
 
 
 def test_an_outcome_with_an_unknown_field_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="outcome.sucess: unknown field"):
+    with pytest.raises(InvalidArgument, match=r"outcome\.sucess: unknown field"):
         outcome_from_json({"task_id": "a", "agent": "b", "success": True, "sucess": True})
 
 
