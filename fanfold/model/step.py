@@ -76,7 +76,7 @@ class AgentStepSpec(_Fields):
     max_steps: Annotated[Count, Ge(1), Le(10_000)] = DEFAULT_MAX_STEPS
     parent_session_id: OptionalIdentifier = ""
     output_schema: Any = None
-    policy: StepPolicy = DEFAULT_POLICY
+    policy: StepPolicy = field(default_factory=lambda: DEFAULT_POLICY)
     unknown_fields: bytes = b""
     """Protobuf fields of a newer peer, kept for whoever is asked next (C5). Not part of the JSON form."""
 

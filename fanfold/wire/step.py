@@ -51,7 +51,7 @@ def spec_to_proto(spec: AgentStepSpec, target: pb.AgentStepSpec | None = None) -
         message.parent_session_id = spec.parent_session_id
     if spec.output_schema is not None:
         message.output_schema_json = json_to_text(spec.output_schema)
-    if spec.policy is not DEFAULT_POLICY:
+    if spec.policy is not DEFAULT_POLICY and spec.policy != DEFAULT_POLICY:
         _policy_to_proto(spec.policy, message.policy)
     if spec.unknown_fields:
         message.MergeFromString(spec.unknown_fields)

@@ -5,13 +5,14 @@ Microseconds are what both can hold exactly; whatever is finer is cut off.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fanfold.errors import InvalidArgument
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST_SECONDS = -62_135_596_800  # 0001-01-01, RFC 3339's first year
 _LATEST_SECONDS = 253_402_300_799  # 9999-12-31, its last
 
@@ -32,7 +33,7 @@ def time_from_proto(timestamp: Timestamp) -> datetime:
     seconds, nanos = timestamp.seconds, timestamp.nanos
     if not (_EARLIEST_SECONDS <= seconds <= _LATEST_SECONDS and 0 <= nanos < 1_000_000_000):
         raise InvalidArgument("a timestamp must lie within the years 1 to 9999 (RFC 3339)")
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
+    return _EPOCH + timedelta(0, seconds, nanos // 1000)  # half the cost of `fromtimestamp`
 
 
 def set_duration(target: Duration, seconds: float) -> None:
