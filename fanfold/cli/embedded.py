@@ -1,0 +1,190 @@
+"""A whole mesh on this machine, for development: each service a process of its own, all of them on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+
+from fanfold.cli.child import Child
+from fanfold.cli.serve import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
+from fanfold.errors import FailedPrecondition
+from fanfold.model.node import NodeState
+from fanfold.rpc.addresses import LOOPBACK
+
+if TYPE_CHECKING:
+    from fanfold.clients.coordinator import CoordinatorClient
+
+START_SECONDS = 60.0
+"""Longest wait for all services to be up."""
+
+DRAIN_SECONDS = 2.0
+"""What running steps and calls get to end when the mesh is stopped."""
+
+STOP_SECONDS = 15.0
+"""After this a service that was asked to stop is killed; more than it takes to stop a step that will not."""
+
+_MAX_CONCURRENT_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an embedded mesh is to be like."""
+
+    data_dir: Path
+    """Where configurations and logs go; made if it is not there."""
+    workspace: Path = Path()
+    """The folder that steps work in."""
+    agents: Path | None = None
+    """A folder of agent files."""
+    nodes: int = 2
+    shell: bool = False
+    """Whether nodes offer the built-in `shell` agent."""
+    port: int = 0
+    """The coordinator's port; 0 takes a free one."""
+    hint: int | None = None
+    """How many steps each node would like to have at once; None is the nodes' own default."""
+
+
+class EmbeddedMesh:
+    """A coordinator, a job registry and nodes, up while the block lasts: `async with EmbeddedMesh(plan) as mesh: ...`.
+
+    Leaving the block stops them in order: first what gives work out, then what does it. To be cancelled while it does
+    so kills them. Should this process vanish, they stop by themselves.
+
+    Raises (on entering):
+        FailedPrecondition: the port is taken, the data folder is in use, or a service does not start; says why.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._coordinator: Child | None = None
+        self._registry: Child | None = None
+        self._nodes: list[Child] = []
+        self._resources = ExitStack()
+
+    @property
+    def server(self) -> str:
+        """The coordinator's address, as host:port."""
+        assert self._coordinator is not None
+        return self._coordinator.address
+
+    @property
+    def services(self) -> list[Child]:
+        """All services that were started, those that give work out first."""
+        return [child for child in (self._coordinator, *self._nodes, self._registry) if child is not None]
+
+    async def first_death(self) -> Child:
+        """Wait until a service ends by itself. Returns that service."""
+        await asyncio.wait([child.ended for child in self.services], return_when=asyncio.FIRST_COMPLETED)
+        return next(child for child in self.services if child.ended.done())
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._start()
+        except BaseException as error:
+            await self._stop()
+            if isinstance(error, TimeoutError):
+                raise FailedPrecondition(f"the mesh was not up within {START_SECONDS:g} s") from None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> None:
+        plan = self.plan
+        _refuse_taken(plan.port)
+        self._take_data_dir()
+        self._coordinator = await self._serve(COORDINATOR, COORDINATOR, {"listen": f"{LOOPBACK}:{plan.port}"})
+        self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, {})
+        await self._coordinator.wait_until_ready()
+        for number in range(1, plan.nodes + 1):
+            self._nodes.append(await self._serve(EXECUTOR_NODE, f"node-{number}", self._node_settings()))
+        from fanfold.clients.coordinator import CoordinatorClient  # noqa: PLC0415 - while the nodes start
+
+        for child in (self._registry, *self._nodes):
+            await child.wait_until_ready()
+        async with CoordinatorClient(self.server) as client:
+            await self._wait_for_links(client)
+
+    def _node_settings(self) -> dict[str, Any]:
+        plan = self.plan
+        settings: dict[str, Any] = {
+            "announce_to": [self.server],
+            "workspace": str(plan.workspace.resolve()),
+            "agents": {"shell": plan.shell},
+        }
+        if plan.agents is not None:
+            settings["agents"]["directory"] = str(plan.agents.resolve())
+        if plan.hint is not None:
+            most = max(plan.hint, _MAX_CONCURRENT_STEPS)
+            settings["capacity"] = {"concurrency_hint": plan.hint, "max_concurrent_steps": most}
+        return settings
+
+    async def _serve(self, service: str, name: str, settings: Mapping[str, Any]) -> Child:
+        everywhere = {
+            "listen": f"{LOOPBACK}:0",
+            "metrics_listen": f"{LOOPBACK}:0",
+            "drain_grace": DRAIN_SECONDS,
+            "exit_with_parent": True,
+        }
+        if service != JOB_REGISTRY:
+            everywhere["name"] = name
+        file = self.plan.data_dir / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({**everywhere, **settings}, sort_keys=False), "utf-8")
+        return await Child.start(name, [service, "--config", str(file)], log=file.with_suffix(".log"))
+
+    async def _wait_for_links(self, client: CoordinatorClient) -> None:
+        """Wait until the coordinator can place steps on every node."""
+        states: dict[str, NodeState] = {}
+        async for change in client.watch_nodes():
+            states |= {view.address: view.state for view in change.nodes}
+            if all(states.get(node.address) is NodeState.READY for node in self._nodes):
+                return
+
+    async def _stop(self) -> None:
+        try:
+            if self._coordinator is not None:
+                await self._coordinator.stop(STOP_SECONDS)
+            await asyncio.gather(*(node.stop(STOP_SECONDS) for node in self._nodes))
+            if self._registry is not None:
+                await self._registry.stop(STOP_SECONDS)
+        finally:
+            await asyncio.gather(*(child.kill() for child in self.services))
+            self._resources.close()
+
+    def _take_data_dir(self) -> None:
+        folder = self.plan.data_dir
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / ".gitignore").write_text("*\n")
+            lock = self._resources.enter_context((folder / "lock").open("w"))
+        except OSError as error:
+            raise FailedPrecondition(f"{error.filename or folder}: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FailedPrecondition(f"another mesh is using {folder}; choose another folder with --data-dir") from None
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise FailedPrecondition(
+                f"cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose another port with --port, 0 for any"
+            ) from None

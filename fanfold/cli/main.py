@@ -1,0 +1,210 @@
+"""The command line: what can be asked for. What is then done is in the modules beside this one."""
+
+# ruff: noqa: PLC0415 - each command loads what it needs, so that --help and --version answer at once
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fanfold
+from fanfold.cli import exits
+
+app = typer.Typer(
+    name="fanfold",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: fanfold up --enable-shell",
+)
+serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
+app.add_typer(serve_app, name="serve", help="Run one service of a mesh.")
+
+Server = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The coordinator. Default: FANFOLD_SERVER, else 127.0.0.1:7400."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings, in YAML or TOML.")]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")]
+MetricsListen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where to serve metrics and health; port 0 takes a free one.")
+]
+PrintReady = Annotated[
+    bool, typer.Option("--print-ready", help="When it serves, print the addresses as one JSON line.")
+]
+
+
+def main() -> None:
+    """Run the `fanfold` command with the arguments of this process, and exit."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print on the side, our own errors say better
+    _arrange_streams()
+    try:
+        app(prog_name="fanfold")
+    except Exception as error:
+        sys.exit(exits.tell_error(error))
+
+
+def _arrange_streams() -> None:
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # it was closed, and the next file that is opened would take its place
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "w" if fd else "r"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale that lacks a character is no reason to fail
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fanfold {fanfold.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fanfold_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run AI-agent steps over many machines.
+
+    `fanfold up` starts a mesh on this machine; then, in another terminal, try `fanfold agents` and `fanfold parallel`.
+
+    Exit codes: 0 all went well, 1 a step or the command failed,
+    2 wrong usage or input, 3 the mesh cannot be reached, 130 interrupted.
+    """
+
+
+@app.command(epilog="Example: fanfold up --workspace ~/project --agents ~/project/agents --nodes 4")
+def up(
+    data_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for configurations and logs; made if it is not there.")
+    ] = Path(".fanfold"),
+    workspace: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder that steps work in.")] = Path(
+        "."
+    ),
+    agents: Annotated[
+        Path | None, typer.Option(file_okay=False, exists=True, help="Folder of agent files (*.md).")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="How many executor nodes.")] = 2,
+    enable_shell: Annotated[
+        bool, typer.Option("--enable-shell", help="Offer the agent `shell`, which runs any command.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The coordinator's port; 0 takes a free one.")] = 7400,
+    hint: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Steps that each node would like to have at once.")
+    ] = None,
+) -> None:
+    """Run a mesh on this machine, for development, until Ctrl-C.
+
+    It is a coordinator, a job registry and some executor nodes, each a process
+    of its own, on loopback only and without authentication.
+    """
+    from fanfold.cli import embedded
+    from fanfold.cli.up import up
+
+    up(
+        embedded.Plan(
+            data_dir=data_dir,
+            workspace=workspace,
+            agents=agents,
+            nodes=nodes,
+            shell=enable_shell,
+            port=port,
+            hint=hint,
+        )
+    )
+
+
+@app.command(epilog="Example: fanfold parallel steps.yaml --json > outcomes.json")
+def parallel(
+    specs: Annotated[
+        str,
+        typer.Argument(
+            metavar="SPECS", help="File of steps (.json, .jsonl, .yaml), or - for standard input.", show_default=False
+        ),
+    ],
+    server: Server = None,
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
+) -> None:
+    """Run steps at the same time, and wait for all of them.
+
+    SPECS is a list of steps, or has one under `steps`. A step has task_id, agent,
+    description and prompt, and if need be max_steps, output_schema and policy.
+    One that fails touches no other; the exit code is then 1.
+    """
+    from fanfold.cli.parallel import parallel
+
+    if not parallel(specs, server=server, as_json=as_json, quiet=quiet):
+        raise typer.Exit(exits.FAILED)
+
+
+@app.command(epilog="Example: fanfold nodes --server 127.0.0.1:7400")
+def nodes(server: Server = None, as_json: Json = False) -> None:
+    """List the executor nodes that the coordinator knows."""
+    from fanfold.cli.nodes import show_nodes
+
+    show_nodes(server, as_json=as_json)
+
+
+@app.command(epilog="Example: fanfold agents --json")
+def agents(server: Server = None, as_json: Json = False) -> None:
+    """List the agents that steps can ask for."""
+    from fanfold.cli.nodes import show_agents
+
+    show_agents(server, as_json=as_json)
+
+
+@serve_app.command(epilog="Example: fanfold serve coordinator --config coordinator.yaml")
+def coordinator(
+    config: Config = None, listen: Listen = None, metrics_listen: MetricsListen = None, print_ready: PrintReady = False
+) -> None:
+    """Run a coordinator, which arranges steps over nodes.
+
+    Settings come from FILE, over it from FANFOLD_COORDINATOR__* variables,
+    over them from options.
+    """
+    from fanfold.cli import serve
+
+    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
+    serve.serve_coordinator(start)
+
+
+@serve_app.command(epilog="Example: fanfold serve executor-node --config node.yaml")
+def executor_node(
+    config: Config = None,
+    listen: Listen = None,
+    metrics_listen: MetricsListen = None,
+    print_ready: PrintReady = False,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+) -> None:
+    """Run an executor node, which runs agents.
+
+    Settings come from FILE, over it from FANFOLD_NODE__* variables,
+    over them from options.
+    """
+    from fanfold.cli import serve
+
+    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
+    serve.serve_executor_node(start, supervised=supervised)
+
+
+@serve_app.command(epilog="Example: fanfold serve job-registry --config registry.yaml")
+def job_registry(
+    config: Config = None, listen: Listen = None, metrics_listen: MetricsListen = None, print_ready: PrintReady = False
+) -> None:
+    """Run a job registry, which knows detached work.
+
+    Settings come from FILE, over it from FANFOLD_JOB_REGISTRY__* variables,
+    over them from options.
+    """
+    from fanfold.cli import serve
+
+    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
+    serve.serve_job_registry(start)

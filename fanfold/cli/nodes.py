@@ -1,0 +1,89 @@
+"""`fanfold nodes` and `fanfold agents`: what the mesh consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fanfold.cli.interruption import run_interruptibly
+from fanfold.cli.output import show_json, show_table, tell
+from fanfold.cli.tables import Table, cell
+from fanfold.model.node import Agent, NodeState, NodeView
+from fanfold.sdk.mesh import Mesh
+
+_STYLES = {NodeState.READY: "green", NodeState.LOST: "red"}
+
+
+def show_nodes(server: str | None, *, as_json: bool) -> None:
+    """Print the nodes that the coordinator knows. Raises Unavailable when it cannot be reached."""
+    views = run_interruptibly(_views(server))
+    if as_json:
+        show_json("nodes", map(node_to_json, views))
+        return
+    rows = Table("NAME", "STATE", "ADDRESS", "HINT", "RUNNING", "AGENTS", "LABELS", "WAITING ON", whole=["STATE"])
+    for view in views:
+        status = view.node.status
+        rows.add_row(
+            cell(view.node.name or "-"),
+            cell(view.state, _STYLES.get(view.state, "yellow")),
+            cell(view.address),
+            cell(status.concurrency_hint),
+            cell(f"{status.running_steps}/{status.max_concurrent_steps}"),
+            cell(len(view.node.agents)),
+            cell(",".join(f"{name}={value}" for name, value in sorted(view.node.labels.items())) or "-"),
+            cell(view.waiting_on or "-"),
+        )
+    show_table(rows)
+    if not views:
+        tell("The coordinator knows no nodes yet.")
+
+
+def show_agents(server: str | None, *, as_json: bool) -> None:
+    """Print the agents that ready nodes offer. Raises Unavailable when the coordinator cannot be reached."""
+    offered = offers(run_interruptibly(_views(server)))
+    if as_json:
+        show_json("agents", (asdict(agent) | {"nodes": nodes} for agent, nodes in offered))
+        return
+    rows = Table("NAME", "KIND", "ISOLATION", "NODES", "DESCRIPTION", whole=["KIND", "ISOLATION"])
+    for agent, nodes in offered:
+        rows.add_row(cell(agent.name), cell(agent.kind), cell(agent.isolation), cell(nodes), cell(agent.description))
+    show_table(rows)
+    if not offered:
+        tell("No node is ready.")
+
+
+def offers(views: Sequence[NodeView]) -> list[tuple[Agent, int]]:
+    """Each agent that ready nodes offer, by name, and how many of them do."""
+    agents: dict[str, Agent] = {}
+    counts: dict[str, int] = {}
+    for view in views:
+        if view.state is NodeState.READY:
+            for agent in view.node.agents:
+                agents.setdefault(agent.name, agent)
+                counts[agent.name] = counts.get(agent.name, 0) + 1
+    return [(agents[name], counts[name]) for name in sorted(agents)]
+
+
+def node_to_json(view: NodeView) -> dict[str, Any]:
+    """A node as one flat object."""
+    node = view.node
+    return {
+        "name": node.name,
+        "state": view.state,
+        "address": view.address,
+        "waiting_on": view.waiting_on,
+        "state_changed_at": view.state_changed_at.isoformat() if view.state_changed_at else None,
+        **asdict(node.status),
+        "steps_in_flight": view.steps_in_flight,
+        "labels": dict(node.labels),
+        "agents": [asdict(agent) for agent in node.agents],
+        "workspace": asdict(node.workspace),
+        "boot_id": node.boot_id,
+        "version": node.version,
+    }
+
+
+async def _views(server: str | None) -> list[NodeView]:
+    async with Mesh(server) as mesh:
+        return await mesh.nodes()

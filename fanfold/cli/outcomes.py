@@ -1,0 +1,86 @@
+"""Outcomes of steps, for people and for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fanfold.cli.output import lasted, show_json, show_lines, show_table, terminal_width
+from fanfold.cli.printable import first_line, printable
+from fanfold.cli.tables import Cell, Table, cell
+from fanfold.model.step import StepOutcome
+from fanfold.model.validation import outcome_to_json
+
+_MAX_FIRST_LINE = 200
+_MAX_FAILURES_TOLD = 20
+
+
+def show_outcomes(outcomes: Sequence[StepOutcome], *, as_json: bool = False, anchors: bool = False) -> None:
+    """Print outcomes as a table, or as `{"outcomes": [...]}`. `anchors` adds a column of source anchors."""
+    if as_json:
+        show_json("outcomes", map(outcome_to_json, outcomes))
+    else:
+        show_table(outcome_table(outcomes, anchors=anchors))
+        if terminal_width() is not None:
+            show_lines(failures(outcomes), "red")
+
+
+def outcome_table(outcomes: Sequence[StepOutcome], *, anchors: bool = False) -> Table:
+    """One row an outcome, in their order."""
+    columns = ["TASK", "AGENT", "STATUS", "NODE", "TIME", "RESULT", *(["ANCHORS"] if anchors else [])]
+    rows = Table(*columns, right=["TIME"], whole=["STATUS", "TIME"])
+    for outcome in outcomes:
+        row = [
+            cell(outcome.task_id),
+            cell(outcome.agent),
+            _status(outcome),
+            cell(outcome.node or "-"),
+            cell(_duration(outcome)),
+            _result(outcome),
+        ]
+        rows.add_row(*row, *([cell(_anchors(outcome))] if anchors else []))
+    return rows
+
+
+def failures(outcomes: Sequence[StepOutcome]) -> list[str]:
+    """Why steps failed, in full: a table on a terminal has no room for it."""
+    failed = [(outcome.task_id, outcome.failure) for outcome in outcomes if outcome.failure is not None]
+    lines = [printable(f"{task_id}: {why.code}: {why.message}") for task_id, why in failed[:_MAX_FAILURES_TOLD]]
+    if len(failed) > len(lines):
+        lines.append(f"and {len(failed) - len(lines):,} more failed")
+    return ["", *lines] if lines else []
+
+
+def summary(outcomes: Sequence[StepOutcome]) -> str:
+    """As "7 steps: 6 ok, 1 failed (AGENT_FAILED)"."""
+    failures = Counter(str(outcome.failure.code) for outcome in outcomes if outcome.failure is not None)
+    failed = sum(not outcome.success for outcome in outcomes)
+    steps = f"{len(outcomes):,} {'step' if len(outcomes) == 1 else 'steps'}: {len(outcomes) - failed:,} ok"
+    return f"{steps}, {failed:,} failed ({', '.join(sorted(failures))})" if failed else steps
+
+
+def _status(outcome: StepOutcome) -> Cell:
+    if outcome.success:
+        return cell("ok", "green")
+    return cell(outcome.failure.code if outcome.failure else "failed", "red")
+
+
+def _result(outcome: StepOutcome) -> Cell:
+    """The first line of the output, or why there is none."""
+    if outcome.failure is not None:
+        return cell(outcome.failure.message, "red")
+    return cell(first_line(outcome.output)[:_MAX_FIRST_LINE])
+
+
+def _duration(outcome: StepOutcome) -> str:
+    if outcome.started_at is None or outcome.ended_at is None:
+        return "-"
+    return lasted(outcome.ended_at - outcome.started_at)
+
+
+def _anchors(outcome: StepOutcome) -> str:
+    if not outcome.source_anchors:
+        return "-"
+    first = outcome.source_anchors[0]
+    lines = f":{first.lines}" if first.lines else ""
+    return f"{len(outcome.source_anchors)}: {first.url_or_path}{lines}"

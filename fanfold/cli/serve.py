@@ -1,0 +1,147 @@
+"""`fanfold serve`: one service as a process."""
+
+# ruff: noqa: PLC0415 - a process loads the one service that it is
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from fanfold.errors import FanfoldError
+from fanfold.settings import child_environment, full_environment, load_settings
+
+if TYPE_CHECKING:
+    from fanfold.rpc.serving import Serving
+
+CLI = (sys.executable, "-P", "-m", "fanfold.cli")
+"""The `fanfold` command of this very installation; -P: the folder we are in must not shadow modules."""
+
+COORDINATOR = "coordinator"
+EXECUTOR_NODE = "executor-node"
+JOB_REGISTRY = "job-registry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How to start a service. `print_ready` has it tell its addresses in one line of JSON when it serves."""
+
+    config: Path | None = None
+    listen: str | None = None
+    metrics_listen: str | None = None
+    print_ready: bool = False
+
+    def overrides(self) -> dict[str, str | None]:
+        """What goes before file and environment."""
+        return {"listen": self.listen, "metrics_listen": self.metrics_listen}
+
+    def arguments(self) -> list[str]:
+        """The arguments that say the same."""
+        options = {"--config": self.config, "--listen": self.listen, "--metrics-listen": self.metrics_listen}
+        given = [str(word) for option in options.items() if option[1] is not None for word in option]
+        return [*given, *(["--print-ready"] if self.print_ready else [])]
+
+
+class _Config(Protocol):
+    """What the configurations of all services have."""
+
+    @property
+    def drain_grace(self) -> float: ...
+    @property
+    def log_level(self) -> Literal["debug", "info", "warning", "error"]: ...
+    @property
+    def log_format(self) -> Literal["console", "json"]: ...
+    @property
+    def exit_with_parent(self) -> bool: ...
+
+
+def serve_coordinator(start: Start) -> None:
+    """Be a coordinator until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
+    from coordinator.app import running
+    from coordinator.config import CoordinatorConfig
+
+    config = load_settings(
+        CoordinatorConfig, file=start.config, env_prefix="FANFOLD_COORDINATOR__", overrides=start.overrides()
+    )
+    _serve(COORDINATOR, config, running(config), start)
+
+
+def serve_job_registry(start: Start) -> None:
+    """Be a job registry until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
+    from job_registry.app import running
+    from job_registry.config import JobRegistryConfig
+
+    config = load_settings(
+        JobRegistryConfig, file=start.config, env_prefix="FANFOLD_JOB_REGISTRY__", overrides=start.overrides()
+    )
+    _serve(JOB_REGISTRY, config, running(config), start)
+
+
+def serve_executor_node(start: Start, *, supervised: bool) -> None:
+    """Be an executor node until SIGTERM or SIGINT. Raises FanfoldError when it cannot start.
+
+    The process becomes the node's supervisor, and starts itself anew below it, `supervised`, as the runtime.
+    """
+    if not supervised:
+        from executor_node.supervisor.inheritance import exec_supervised
+
+        runtime = [*CLI, "serve", EXECUTOR_NODE, *start.arguments(), "--supervised"]
+        exec_supervised(runtime, full_environment(), child_environment())
+    from executor_node.app import running
+    from executor_node.config import ExecutorNodeConfig
+    from executor_node.supervisor.client import Supervision
+    from executor_node.supervisor.inheritance import inherited_environment
+
+    environment = inherited_environment()
+    os.environ.update(environment)  # where settings look
+    config = load_settings(
+        ExecutorNodeConfig, file=start.config, env_prefix="FANFOLD_NODE__", overrides=start.overrides()
+    )
+    _serve(EXECUTOR_NODE, config, running(config, Supervision.inherit(), environment), start)
+
+
+def _serve(name: str, config: _Config, app: AbstractAsyncContextManager[Serving], start: Start) -> None:
+    import structlog
+
+    from fanfold.rpc.logs import configure_logs
+    from fanfold.rpc.loop import run
+
+    configure_logs(level=config.log_level, form=config.log_format, fields={"service": name})
+    if config.exit_with_parent:
+        threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+    try:
+        run(_serve_until_signalled(name, app, config.drain_grace, print_ready=start.print_ready))
+    except FanfoldError:
+        raise
+    except Exception:
+        structlog.get_logger(__name__).exception("failed")
+        raise
+
+
+async def _serve_until_signalled(
+    name: str, app: AbstractAsyncContextManager[Serving], grace: float, *, print_ready: bool
+) -> None:
+    from fanfold.rpc.signals import run_until_signalled
+
+    async with app as serving:
+        if print_ready:
+            ready = json.dumps({"service": name, "address": serving.address, "metrics": str(serving.metrics)})
+            # Soon is when signals are heard: who reads this may send one at once.
+            asyncio.get_running_loop().call_soon(partial(print, ready, flush=True))
+        await run_until_signalled(lambda: serving.drain(grace))
+
+
+def _stop_at_end_of_input() -> None:
+    """Wait until whoever holds the other end of standard input is gone; then drain as if asked to."""
+    with suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)

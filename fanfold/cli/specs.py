@@ -1,0 +1,130 @@
+"""Reading the steps of a fan-out from a file or from standard input: JSON, JSON lines or YAML.
+
+Everything that is wrong is told with the place where it is wrong: the file, the line where there is one, the field and
+the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fanfold.cli.forms import Content, Lines, Wrong, read_json, read_json_lines
+from fanfold.cli.yaml_form import read_yaml
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.step import AgentStepSpec
+from fanfold.model.validation import parse_specs
+
+MAX_BYTES = 64 * 2**20
+"""Most bytes that are read."""
+
+STANDARD_INPUT = "-"
+
+_SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".yaml": "yaml", ".yml": "yaml"}
+_READERS: Mapping[str, Callable[[str], Content]] = {"json": read_json, "jsonl": read_json_lines, "yaml": read_yaml}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that were read, and where each field of them stands."""
+
+    source: str
+    specs: list[AgentStepSpec]
+    lines: Lines
+
+    def located(self, error: InvalidArgument) -> InvalidArgument:
+        """`error` with file and line for each wrong field; as it was if it names none."""
+        return _located(error, self.source, self.lines)
+
+
+def read_steps(source: str) -> Steps:
+    """The steps in a file, or in standard input if `source` is "-".
+
+    The form is told by the file's suffix, else by what is in it.
+
+    Raises:
+        InvalidArgument: it cannot be read, or something in it is wrong; names every place.
+    """
+    name = "standard input" if source == STANDARD_INPUT else source
+    try:
+        text = _decoded(_read(source))
+        content = _READERS[_SUFFIXES.get(Path(source).suffix.lower()) or _form_of(text)](text)
+    except Wrong as wrong:
+        raise InvalidArgument(f"{name}{wrong.place}: {wrong.what}") from None
+    try:
+        return Steps(name, _specs_in(content.value), content.lines)
+    except InvalidArgument as error:
+        raise _located(error, name, content.lines) from None
+
+
+def _read(source: str) -> bytes:
+    try:
+        if source == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with open(source, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise Wrong(error.strerror or "cannot be read") from None
+    if len(data) > MAX_BYTES:
+        raise Wrong(f"must be at most {MAX_BYTES // 2**20} MiB")
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Wrong("must be UTF-8", data.count(b"\n", 0, error.start) + 1) from None
+    if not text.strip():
+        raise Wrong("is empty")
+    return text
+
+
+def _form_of(text: str) -> str:
+    """What a text without a suffix is. A whole object on its first line means JSON lines, unless it has the steps."""
+    start = text.lstrip()
+    if start.startswith("["):
+        return "json"
+    if not start.startswith("{"):
+        return "yaml"
+    try:
+        first = json.loads(start.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return "json"
+    return "json" if "steps" in first else "jsonl"
+
+
+def _specs_in(content: Any) -> list[AgentStepSpec]:
+    if isinstance(content, Mapping) and "steps" in content:
+        unknown = [FieldViolation(key, "unknown field") for key in content if key != "steps"]
+        if unknown:
+            raise InvalidArgument(violations=unknown)
+        content = content["steps"]
+    if not isinstance(content, list):
+        raise InvalidArgument.of_field("steps", "must be a list of steps, alone or as {steps: [...]}")
+    no_steps = [
+        FieldViolation(f"steps[{index}]", "must be a step: a mapping with task_id, agent, description and prompt")
+        for index, item in enumerate(content)
+        if not isinstance(item, dict)
+    ]
+    if no_steps:
+        raise InvalidArgument(violations=no_steps)
+    return parse_specs(content)
+
+
+def _located(error: InvalidArgument, name: str, lines: Lines) -> InvalidArgument:
+    return InvalidArgument(
+        None if error.violations else error.message,
+        violations=[_with_place(wrong, name, lines(wrong.field)) for wrong in error.violations],
+        reason=error.reason,
+    )
+
+
+def _with_place(wrong: FieldViolation, name: str, line: int | None) -> FieldViolation:
+    place = f"{name} line {line}" if line else name
+    return FieldViolation(f"{place}: {wrong.field}" if wrong.field else place, wrong.description)

@@ -1,0 +1,388 @@
+"""The `fanfold` command as people use it: against a mesh that `fanfold up` has started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+FANFOLD = (sys.executable, "-m", "fanfold.cli")
+DEADLINE = 30.0
+"""Seconds until a condition that a test waits for is taken to fail."""
+
+pytestmark = pytest.mark.process
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A running `fanfold up`."""
+
+    process: subprocess.Popen[str]
+    table: str
+    data_dir: Path
+    workspace: Path
+
+    @property
+    def server(self) -> str:
+        return self.address_of("coordinator")
+
+    def address_of(self, service: str) -> str:
+        return next(line.split()[1] for line in self.table.splitlines() if line.startswith(f"{service} "))
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that belong to it, its own left out."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+def environment(server: str = "") -> dict[str, str]:
+    return {**os.environ, "FANFOLD_SERVER": server, "FANFOLD_NODE__STEP__STOP_GRACE": "1"}
+
+
+def fanfold(*arguments: str | Path, server: str = "", text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with `server` in the environment."""
+    return subprocess.run(
+        [*FANFOLD, *arguments],
+        input=text,
+        env=environment(server),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not after {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; whatever has ended may wait a little for its new parent to notice."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def with_argument(argument: str) -> list[psutil.Process]:
+    """The live processes that were started with exactly that argument."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if argument in process.cmdline():
+                found.append(process)
+    return found
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[Up]:
+    """`fanfold up` on free ports; killed at the end if it still runs, with all that belongs to it."""
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True)
+    data_dir = folder / "data"
+    command = [*FANFOLD, "up", "--port", "0", "--data-dir", str(data_dir), "--workspace", str(workspace), *arguments]
+    with (folder / "up.err").open("w") as stderr:
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    processes: list[psutil.Process] = []
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("job-registry "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], (folder / "up.err").read_text()
+        up = Up(process, "".join(lines), data_dir, workspace)
+        processes = up.processes()
+        yield up
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for leaked in processes:
+            with suppress(psutil.Error):
+                leaked.kill()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with started(tmp_path_factory.mktemp("up"), "--enable-shell", "--nodes", "2", "--hint", "5") as running:
+        (running.workspace / "a.md").write_text("one two\n")
+        yield running
+
+
+def steps(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    """A step for each agent and prompt: s0, s1 and so on."""
+    return [
+        {"task_id": f"s{number}", "agent": agent, "description": "a test", "prompt": prompt}
+        for number, (agent, prompt) in enumerate(pairs)
+    ]
+
+
+def begun_parallel(up: Up, *pairs: tuple[str, str]) -> subprocess.Popen[str]:
+    """A fan-out that goes on while the test does."""
+    process = subprocess.Popen(
+        [*FANFOLD, "parallel", "-", "--json"],
+        env=environment(up.server),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(steps(*pairs)))
+    process.stdin.close()
+    return process
+
+
+@pytest.mark.contract("C12")
+def test_a_fan_out_gives_a_row_a_step_in_order_and_0_when_all_is_well(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps({"steps": steps(("sleep", "0.3"), ("wordcount", "a.md"), ("noop", "hi\nyou"))}))
+    done = fanfold("parallel", file, server=up.server)
+    assert done.returncode == 0, done.stderr
+    header, *rows = (line.split() for line in done.stdout.splitlines())
+    assert header == ["TASK", "AGENT", "STATUS", "NODE", "TIME", "RESULT"]
+    assert [row[:3] for row in rows] == [["s0", "sleep", "ok"], ["s1", "wordcount", "ok"], ["s2", "noop", "ok"]]
+    assert {row[3] for row in rows} <= {"node-1", "node-2"}
+    assert rows[0][6:] == ["slept", "0.3", "seconds"]
+    assert rows[2][6:] == ["hi"]
+    assert done.stderr.splitlines()[-1] == "3 steps: 3 ok"
+
+
+@pytest.mark.contract("C3", "C12")
+def test_a_failed_step_gives_1_its_reason_and_its_siblings_results(up: Up) -> None:
+    yaml = """
+    - {task_id: bad, agent: read, description: d, prompt: missing.md}
+    - {task_id: odd, agent: no-such-agent, description: d, prompt: x}
+    - {task_id: good, agent: noop, description: d, prompt: fine}
+    """
+    done = fanfold("parallel", "-", server=up.server, text=yaml)
+    assert done.returncode == 1, done.stderr
+    bad, odd, good = done.stdout.splitlines()[1:]
+    assert "AGENT_FAILED" in bad
+    assert bad.endswith("no such file in the workspace: missing.md")
+    assert "AGENT_UNKNOWN" in odd
+    assert good.split()[2] == "ok"
+    assert "2 failed (AGENT_FAILED, AGENT_UNKNOWN)" in done.stderr
+
+
+@pytest.mark.contract("C5")
+def test_json_is_one_document_and_nothing_else(up: Up) -> None:
+    lines = "\n".join(json.dumps(step) for step in steps(("noop", "naïve ☃"), ("read", "missing.md")))
+    done = fanfold("parallel", "--json", "--quiet", "-", server=up.server, text=lines)
+    assert (done.returncode, done.stderr) == (1, "")
+    first, second = json.loads(done.stdout)["outcomes"]
+    assert (first["task_id"], first["success"], first["output"], first["failure"]) == ("s0", True, "naïve ☃", None)
+    assert second["failure"]["code"] == "AGENT_FAILED"
+
+
+def test_a_log_gets_no_control_characters(up: Up) -> None:
+    done = fanfold("parallel", "-", server=up.server, text=json.dumps(steps(("noop", "x"))))
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.contract("C12", "F20")
+def test_wrong_input_gives_2_and_its_place_and_starts_nothing(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "steps.yaml"
+    file.write_text(
+        "- {task_id: a, agent: shell, description: d, prompt: touch started}\n"
+        "- {task_id: a, agent: noop, description: d, prompt: x}\n"
+    )
+    done = fanfold("parallel", file, server=up.server)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: {file} line 2: steps[1].task_id: 'a' is already the task id of steps[0]\n"
+    assert not (up.workspace / "started").exists()
+
+
+@pytest.mark.contract("F1")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_fan_out_ends_when_its_processes_are_gone(up: Up, number: signal.Signals, code: int) -> None:
+    seconds = f"{3000 + os.getpid() % 1000}.{int(number)}"
+    command = f"trap '' TERM INT; (setsid sleep {seconds} &) ; sleep {seconds}"
+    pairs = (("shell", command), ("sleep", "1000"), ("shell", command))
+    with begun_parallel(up, *pairs) as process:
+        until(lambda: len(with_argument(seconds)) == 4, "all four processes run")
+        process.send_signal(number)
+        assert process.wait(DEADLINE) == code
+        assert with_argument(seconds) == []
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+    until(lambda: all(node["running_steps"] == 0 for node in nodes_of(up)), "no step is counted as running")
+
+
+def test_a_second_ctrl_c_does_not_wait(up: Up) -> None:
+    seconds = f"{5000 + os.getpid() % 1000}"
+    with begun_parallel(up, ("shell", f"trap '' TERM; sleep {seconds}; sleep {seconds}")) as process:
+        assert process.stderr is not None
+        until(lambda: with_argument(seconds), "the process runs")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline().startswith("Cancelling")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 130
+        assert with_argument(seconds), "it did not wait"
+    until(lambda: not with_argument(seconds), "the mesh cleans up nevertheless")
+
+
+def nodes_of(up: Up) -> list[dict[str, object]]:
+    nodes: list[dict[str, object]] = json.loads(fanfold("nodes", "--json", server=up.server).stdout)["nodes"]
+    return nodes
+
+
+def test_nodes_are_listed(up: Up) -> None:
+    table = fanfold("nodes", "--server", up.server, server="127.0.0.1:1").stdout  # what is given goes first
+    header, *rows = (line.split() for line in table.splitlines())
+    assert header == ["NAME", "STATE", "ADDRESS", "HINT", "RUNNING", "AGENTS", "LABELS", "WAITING", "ON"]
+    assert [row[:4] for row in rows] == [
+        ["node-1", "ready", up.address_of("node-1"), "5"],
+        ["node-2", "ready", up.address_of("node-2"), "5"],
+    ]
+    assert [(node["name"], node["state"], node["concurrency_hint"]) for node in nodes_of(up)] == [
+        ("node-1", "ready", 5),
+        ("node-2", "ready", 5),
+    ]
+
+
+def test_agents_are_listed_with_the_number_of_nodes_that_offer_them(up: Up) -> None:
+    agents = json.loads(fanfold("agents", "--json", server=up.server).stdout)["agents"]
+    shell = next(agent for agent in agents if agent["name"] == "shell")
+    assert (shell["kind"], shell["isolation"], shell["nodes"]) == ("command", "process", 2)
+    rows = [line.split() for line in fanfold("agents", server=up.server).stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == [agent["name"] for agent in agents]
+
+
+def test_a_reader_that_goes_away_is_no_drama(up: Up) -> None:
+    with subprocess.Popen(
+        [*FANFOLD, "agents"], env=environment(up.server), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(DEADLINE) == 141
+        assert process.stderr.read() == b""
+
+
+def test_a_mesh_that_is_not_there_gives_3(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for command in (["nodes"], ["agents"], ["parallel", "-", "--json"]):
+            done = fanfold(*command, server=address, text="[]")
+            assert (done.returncode, done.stdout) == (3, "")
+            assert done.stderr.startswith(f"Error: {address} cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nodes", "--server", "nowhere"], "server: must be host:port"),
+        (["parallel"], "SPECS"),
+        (["parallel", "no-such-file.yaml"], "no-such-file.yaml: No such file"),
+        (["up", "--nodes", "0"], "--nodes"),
+        (["up", "--workspace", "no-such-folder"], "no-such-folder"),
+        (["frob"], "frob"),
+    ],
+)
+def test_wrong_usage_gives_2(arguments: list[str], told: str) -> None:
+    done = fanfold(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_told_with_the_way_out(up: Up, tmp_path: Path) -> None:
+    port = up.server.rpartition(":")[2]
+    done = fanfold("up", "--port", port, "--data-dir", tmp_path / "other")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert up.server in done.stderr
+    assert "--port" in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_data_folder_serves_one_mesh_at_a_time(up: Up) -> None:
+    done = fanfold("up", "--port", "0", "--data-dir", up.data_dir)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--data-dir" in done.stderr
+
+
+def test_up_says_what_it_is_and_writes_a_log_a_service(up: Up) -> None:
+    told = (up.data_dir.parent / "up.err").read_text()
+    assert "development mode" in told
+    assert f"FANFOLD_SERVER={up.server} fanfold agents" in told
+    logs = {path.stem: path.read_text() for path in up.data_dir.glob("*.log")}
+    assert logs.keys() == {"coordinator", "job-registry", "node-1", "node-2"}
+    assert all("listening" in log for log in logs.values())
+
+
+@pytest.mark.contract("F1", "C43")
+def test_ctrl_c_stops_everything_in_order_and_gives_0(tmp_path: Path) -> None:
+    with (
+        started(tmp_path, "--nodes", "1", "--enable-shell") as up,
+        begun_parallel(up, ("shell", "touch started; sleep 1000")) as client,
+    ):
+        until((up.workspace / "started").exists, "the step runs")
+        processes = up.processes()
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(DEADLINE) == 0
+        assert not living(processes)
+        assert client.wait(DEADLINE) == 3
+    assert "Traceback" not in "".join(path.read_text() for path in up.data_dir.glob("*.log"))
+
+
+@pytest.mark.contract("F17")
+def test_nothing_outlives_a_killed_up(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "2") as up:
+        processes = up.processes()
+        assert len(processes) >= 6  # two services, two supervisors, two runtimes
+        up.process.kill()
+        until(lambda: not living(processes), "all are gone", 15)
+
+
+@pytest.mark.contract("F17")
+def test_a_service_that_dies_is_named_and_the_rest_is_stopped(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "1") as up:
+        processes = up.processes()
+        victim = next(process for process in processes if str(up.data_dir / "node-1.yaml") in process.cmdline())
+        victim.kill()
+        assert up.process.wait(DEADLINE) == 1
+        assert not living(processes)
+        told = (tmp_path / "up.err").read_text()
+        assert "Error: node-1 was killed by SIGKILL" in told
+        assert "listening" in told
+
+
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "1") as up:
+        registry = next(
+            process for process in up.processes() if str(up.data_dir / "job-registry.yaml") in process.cmdline()
+        )
+        registry.suspend()  # it cannot stop in order
+        processes = up.processes()
+        up.process.send_signal(signal.SIGINT)
+        until(lambda: "Stopping" in (tmp_path / "up.err").read_text(), "it is stopping")
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(10) == 130
+        until(lambda: not living(processes), "all are gone", 5)
+
+
+def test_ctrl_c_while_it_starts_stops_what_has_started(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with subprocess.Popen([*FANFOLD, "up", "--port", "0", "--data-dir", data_dir], stdout=subprocess.PIPE) as process:
+        until((data_dir / "coordinator.log").exists, "the first service starts")
+        processes = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 0
+        assert not living(processes)

@@ -1,0 +1,92 @@
+"""Nodes as a user runs them, really killed in the midst of a fan-out (C9, C12, F3, F17)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from support.mesh import until, until_ready
+
+from fanfold import Mesh
+from fanfold.cli.embedded import EmbeddedMesh, Plan
+from fanfold.model.node import NodeState
+from fanfold.model.step import FailureCode
+
+pytestmark = pytest.mark.process
+
+DAEMON = "(setsid sh -c 'sleep 600 & sleep 600' >/dev/null 2>&1 &)"
+"""A command that leaves its session and forks twice, as daemons do."""
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedMesh]:
+    plan = Plan(data_dir=tmp_path / "data", workspace=tmp_path, nodes=2, shell=True, hint=8)
+    async with EmbeddedMesh(plan) as mesh:
+        yield mesh
+
+
+def step(task_id: str, agent: str, prompt: str) -> dict[str, str]:
+    return {"task_id": task_id, "agent": agent, "description": "d", "prompt": prompt}
+
+
+def processes_of(word: str) -> list[psutil.Process]:
+    """Live processes with a word in their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if word in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def node_processes(mesh: EmbeddedMesh, name: str) -> tuple[psutil.Process, psutil.Process]:
+    """Supervisor and runtime of a node."""
+    settings = str(mesh.plan.data_dir / f"{name}.yaml")
+    (supervisor,) = [child for child in psutil.Process().children() if settings in child.cmdline()]
+    # Launchers are forks of the supervisor and look like it.
+    (runtime,) = [child for child in supervisor.children() if child.cmdline()[3] == "fanfold.cli"]
+    return supervisor, runtime
+
+
+@pytest.mark.contract("C9", "C12", "F3", "F17")
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(lambda supervisor, _runtime: supervisor.kill(), id="supervisor killed"),
+        pytest.param(lambda _supervisor, runtime: runtime.kill(), id="runtime killed"),
+    ],
+)
+async def test_a_killed_node_takes_only_its_own_steps_and_leaves_no_process(
+    embedded: EmbeddedMesh, kill: Callable[[psutil.Process, psutil.Process], None]
+) -> None:
+    mark = f"mark-{uuid.uuid4().hex}"
+    # Eight on each node, each with a daemon of its own; then many short ones, which the surviving node must all do.
+    long = [step(f"long-{n}", "shell", f": {mark}; {DAEMON}; sleep 4; echo done") for n in range(16)]
+    short = [step(f"short-{n}", "noop", str(n)) for n in range(200)]
+    async with Mesh(embedded.server) as mesh:
+        run = asyncio.ensure_future(mesh.parallel(long + short))
+        await until(lambda: len(processes_of(mark)) == 16, "sixteen commands run")
+        supervisor, runtime = node_processes(embedded, "node-1")
+        launchers = [process for process in supervisor.children() if process != runtime]
+        doomed = [process for launcher in launchers for process in launcher.children(recursive=True)]
+        assert len([process for process in doomed if mark in " ".join(process.cmdline())]) == 8
+        kill(supervisor, runtime)
+        await until(lambda: not any(process.is_running() for process in doomed), "the node's processes are gone")
+        await until_ready(mesh, 1)
+        ready = [view.node.name for view in await mesh.nodes() if view.state is NodeState.READY]
+        assert ready == ["node-2"]
+        assert len(processes_of(mark)) == 8
+        result = await asyncio.wait_for(run, 60)
+    lost = [outcome for outcome in result if outcome.failure and outcome.failure.code is FailureCode.NODE_LOST]
+    assert {outcome.node for outcome in lost} == {"node-1"}
+    assert len(lost) == 8
+    assert [outcome for outcome in result if outcome not in lost and not outcome.success] == []
+    assert {outcome.node for outcome in result if outcome not in lost} == {"node-2"}
+    assert [outcome.task_id for outcome in result] == [one["task_id"] for one in long + short]
+    await until(lambda: processes_of(mark) == [], "nothing is left")
