@@ -76,8 +76,9 @@ async def running(
         servicer = ExecutorNodeServicer(executions, identity.describe)
 
         async def finish(grace: float) -> None:
+            executions.begin_drain()
+            servicer.tell_status()  # coordinators then place nothing more here, and end their links
             await executions.drain(grace)
-            servicer.end_links()
 
         up = await stack.enter_async_context(
             serving(

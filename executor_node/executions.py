@@ -81,9 +81,11 @@ class Executions:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.drain(0)
-        await self._python.workers.close()
-        await self._checks.__aexit__(None, None, None)
+        try:
+            await self.drain(0)
+            await self._python.workers.close()
+        finally:
+            await self._checks.__aexit__(None, None, None)
 
     def prestart(self) -> None:
         """Start the workers that steps share now, so that the first step need not wait for one."""
@@ -144,9 +146,13 @@ class Executions:
             draining=self._draining or self._supervision.lost,
         )
 
+    def begin_drain(self) -> None:
+        """Take nothing new from now on (C43)."""
+        self._draining = True
+
     async def drain(self, grace: float) -> None:
         """Take nothing new, and wait until nothing runs. What runs after `grace` seconds is stopped (C43)."""
-        self._draining = True
+        self.begin_drain()
         try:
             async with asyncio.timeout(grace):
                 await self._wait_for_none()

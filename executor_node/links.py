@@ -52,10 +52,10 @@ class Links:
         if self._links.get(coordinator) is link:
             del self._links[coordinator]
 
-    def close_all(self) -> None:
-        """Close every link, once there is nothing left to run; what they still have to tell is told first."""
+    def tell_status(self) -> None:
+        """Tell every coordinator at once how the node fares now."""
         for link in self._links.values():
-            link.close()
+            link.words.push(self._executions.status())
 
     def is_stale(self, run_id: str, epoch: int) -> bool:
         """Whether a newer epoch of the run has been heard of; remembers this one if not."""

@@ -43,9 +43,9 @@ class ExecutorNodeServicer(GeneratedServicer):
         self._links = Links(executions)
         self._direct: set[str] = set()
 
-    def end_links(self) -> None:
-        """End every link after its last word."""
-        self._links.close_all()
+    def tell_status(self) -> None:
+        """Tell every coordinator at once how the node fares now."""
+        self._links.tell_status()
 
     async def DescribeNode(  # noqa: N802 - named by the proto
         self, request: pb.DescribeNodeRequest, context: Context

@@ -75,6 +75,10 @@ class NodeLink(Protocol):
         """
         ...
 
+    def finish(self) -> None:
+        """Ask for nothing more: the node ends the link once it has told everything. Idempotent."""
+        ...
+
 
 class LinkListener(Protocol):
     """Hears what a node says on its link. Its methods must not block."""

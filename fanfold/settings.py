@@ -73,7 +73,9 @@ def load_settings(
     try:
         return model.model_validate(merged)
     except ValidationError as error:
-        where = [_place(tuple(details["loc"]), layers, env_prefix) for details in error.errors(include_input=False)]
+        where = [
+            _place(tuple(details["loc"]), layers, env_prefix, file) for details in error.errors(include_input=False)
+        ]
         found = zip(violations_of(error, ""), where, strict=True)
         raise InvalidArgument(
             violations=[FieldViolation(wrong.field, f"{wrong.description} ({place})") for wrong, place in found],
@@ -115,13 +117,14 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _place(location: _Location, layers: Sequence[_Layer], env_prefix: str) -> str:
-    """Where the setting at `location` comes from; where it could be set if it comes from nowhere."""
+def _place(location: _Location, layers: Sequence[_Layer], env_prefix: str, file: Path | None) -> str:
+    """Where the setting at `location` comes from; where to give it if it comes from nowhere."""
     deepest = max(layers, key=lambda layer: _depth(layer.values, location))  # of equals the one on top
-    if _depth(deepest.values, location) == len(location):
+    depth = _depth(deepest.values, location)
+    if depth == len(location) or any(isinstance(part, int) for part in location[:depth]):
         return deepest.source(location)
-    variable = env_prefix + NESTING.join(str(part).upper() for part in location)
-    return f"in {variable}, or {layers[-1].source(location)}" if len(layers) > 2 else f"in {variable}"
+    variable = env_prefix + NESTING.join(map(str, location)).upper()
+    return f"give it as {variable}" + (f" or in {file}" if file else "")
 
 
 def _depth(values: Any, location: _Location) -> int:

@@ -7,7 +7,7 @@
     isolation: shared                # process (default): one process tree a step; shared: steps share a worker
     idempotent: true                 # running a step again does no harm; shared requires it
     timeout: 60                      # seconds; default: none
-    entry: examples.agents.outline:outline
+    entry: outline:outline           # its module is looked for beside the agent files first
     ---
     What it is for, in words.
 

@@ -7,6 +7,7 @@ started us, at the other end of that socket; see `Supervision.spawn`.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ def _become_runtime(argv: Sequence[str], control: int, *, parent: int) -> NoRetu
     try:
         linux.die_with_parent(parent, signal.SIGKILL)
         os.setpgid(0, 0)  # signals from a terminal come to it through the supervisor alone
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # it holds some for each step
         os.dup2(control, CONTROL_FD)
         for fd in (CONTROL_FD, ENVIRONMENT_FD):
             os.set_inheritable(fd, True)

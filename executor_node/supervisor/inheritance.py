@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from executor_node.supervisor import linux
 from executor_node.supervisor.protocol import write_memory_file
 
 CONTROL_FD = 3
@@ -47,9 +48,12 @@ def exec_supervised(
 def inherited_environment() -> dict[str, str]:
     """The environment given to `exec_supervised`. The runtime calls it once, before it reads any settings.
 
+    From then on other processes of the same user, so agents, cannot look into the memory of this one.
+
     Raises:
         OSError: this process is not a supervised runtime.
     """
+    linux.forbid_inspection()
     with open(ENVIRONMENT_FD, "rb") as file:
         environment: dict[str, str] = json.load(file)
     return environment

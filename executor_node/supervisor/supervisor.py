@@ -209,7 +209,7 @@ def _wake_by_signals() -> int:
     """Have the number of each signal that arrives written to a pipe. Returns the end to read."""
     wakeup, end = os.pipe()
     os.set_blocking(end, False)
-    signal.set_wakeup_fd(end)
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
     for number in (*_FATAL_SIGNALS, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     return wakeup

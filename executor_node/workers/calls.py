@@ -23,7 +23,8 @@ AgentFunction = Callable[..., Any]
 
 _MAX_MESSAGE = 2048
 _MESH = os.path.dirname(__file__) + os.sep
-_LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
 
 
 class Stopped(BaseException):
@@ -124,14 +125,12 @@ def _describe(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """File and line of the last frame in the agent's own code, or else in the libraries that it calls."""
-    frames = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith((_MESH, "<"))
-    ]
-    own = [(file, line) for file, line in frames if not file.startswith(_LIBRARIES)]
-    for file, line in reversed(own or frames):
+    """File and line of the last frame in the agent's own code, or else in what is installed. Empty if there is none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    installed = [(file, line) for file, line in frames if file.startswith(_INSTALLED)]
+    foreign = (_MESH, _STANDARD, "<", *_INSTALLED)
+    own = [(file, line) for file, line in frames if not file.startswith(foreign)]
+    for file, line in reversed(own or installed):
         return f"{_shortened(file)}:{line}"
     return ""
 

@@ -112,6 +112,7 @@ class _Link:
         self._call = call
         self._starts: dict[str, ExecutionStart] = {}
         self._cancels: list[tuple[str, str]] = []
+        self._finished = False
         self._wake = asyncio.Event()
 
     def start(self, start: ExecutionStart) -> None:
@@ -125,15 +126,18 @@ class _Link:
         self._wake.set()
         return True
 
+    def finish(self) -> None:
+        self._finished = True
+        self._wake.set()
+
     async def write(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._starts or self._cancels:
-                try:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells how the call ended
+            while not self._finished:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._starts or self._cancels:
                     await self._call.write(self._next_message())
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    return  # the reader tells how the call ended
+            await self._call.done_writing()
 
     def _next_message(self) -> pb.LinkRequest:
         message = pb.LinkRequest()

@@ -27,7 +27,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     That is to await `answer(requests, call.context)`, which runs the servicer. Servicers are coroutines and async
     generators that raise domain errors; an undecodable message is such an error too, and in a request stream it is
-    raised where the servicer reads it.
+    raised where the servicer reads it. A request stream that breaks off, as at a message above the size limit, looks
+    to the servicer like one that its client has ended: gRPC tells the client, not us.
     """
 
     def __init__(self, serve: Serve) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from types import TracebackType
+from typing import NoReturn
 
 import grpc.aio
 import structlog
@@ -67,24 +68,23 @@ class ErrorsAnswered:
     ) -> None:
         match error:
             case None | grpc.aio.AbortError():  # the latter has been answered
-                return
-            case asyncio.CancelledError():
-                task = asyncio.current_task()
-                if self._call.cut_short and task is not None:
-                    task.uncancel()
-                    await self._call.fail(stopping())
-            case grpc.aio.BaseError() if not isinstance(error, grpc.aio.UsageError):
-                # The connection is gone, so nobody is there to answer.
-                raise asyncio.CancelledError from error
+                pass
+            case asyncio.CancelledError() if self._call.cut_short:
+                await self._call.fail(stopping())
             case Exception():
-                await self._call.fail(_as_told(error, self._call))
+                await self._answer(error)
 
-
-def _as_told(error: Exception, call: Call) -> FanfoldError:
-    told = _domain_error_in(error)
-    if told is None or isinstance(told, InternalError):
-        log.error("internal error", exc_info=error)
-    return told or InternalError(f"internal error; the log has request id {call.request_id}")
+    async def _answer(self, error: Exception) -> NoReturn:
+        told = _domain_error_in(error)
+        try:
+            await self._call.fail(
+                told or InternalError(f"internal error; the log has request id {self._call.request_id}")
+            )
+        except BaseException as end:
+            client_is_gone = isinstance(error, grpc.aio.BaseError) and isinstance(end, asyncio.CancelledError)
+            if (told is None or isinstance(told, InternalError)) and not client_is_gone:
+                log.exception("internal error", exc_info=error)
+            raise
 
 
 def _domain_error_in(error: Exception) -> FanfoldError | None:

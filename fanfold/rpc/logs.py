@@ -35,23 +35,8 @@ def configure_logs(
         form: "json" for machines, "console" for people.
         fields: what every line carries, as `{"service": "coordinator"}`.
     """
-    threshold = logging.getLevelNamesMapping()[level.upper()]
-    always = dict(fields or {})
-    common: list[Processor] = [
-        lambda _logger, _name, event: {**always, **event},
-        lambda _logger, _name, event: {**call_fields(), **event},
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _without_payloads,
-    ]
-    rendering = _rendering(form)
-    structlog.configure(
-        processors=[*common, *rendering],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    common, rendering = _common(dict(fields or {})), _rendering(form)
+    _configure_structlog(level, [*common, *rendering])
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -59,7 +44,35 @@ def configure_logs(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
-    logging.basicConfig(level=threshold, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def configure_logs_if_nobody_has() -> None:
+    """Write warnings for people, in a program that has not set structlog up.
+
+    Otherwise structlog would print everything, and local variables with each trace.
+    """
+    if not structlog.is_configured():
+        _configure_structlog("warning", [*_common({}), *_rendering("console")])
+
+
+def _configure_structlog(level: LogLevel, processors: list[Processor]) -> None:
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _common(always: Mapping[str, str]) -> list[Processor]:
+    return [
+        lambda _logger, _name, event: {**always, **call_fields(), **event},
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _without_payloads,
+    ]
 
 
 def _rendering(form: LogFormat) -> list[Processor]:

@@ -19,6 +19,7 @@ from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
 from fanfold.rpc.call import Call
 from fanfold.rpc.interceptor import Answer, CallInterceptor
 from fanfold.rpc.layers import ErrorsAnswered, Observed
+from fanfold.rpc.logs import configure_logs_if_nobody_has
 from fanfold.rpc.metrics import RpcMetrics
 from fanfold.rpc.running import RunningCalls
 
@@ -107,6 +108,7 @@ class GrpcServer:
                     return await answer(requests, call.context)
 
     async def __aenter__(self) -> Self:
+        configure_logs_if_nobody_has()
         await self._health.serve()
         self._server = await self._started()
         self._watching = asyncio.create_task(self._watch())

@@ -64,4 +64,3 @@ async def serving(
             Exposition(registry, is_ready=lambda: not server.draining, host=metrics_at.host, port=metrics_at.port)
         )
         yield Serving(server, exposition.address, finish)
-

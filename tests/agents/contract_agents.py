@@ -28,7 +28,7 @@ async def waits(spec: AgentStepSpec, context: StepContext) -> str:
 
 
 async def blocks(spec: AgentStepSpec, context: StepContext) -> str:
-    time.sleep(float(spec.prompt))  # noqa: ASYNC251 - blocking the event loop is what it is for
+    time.sleep(float(spec.prompt))
     return "blocked"
 
 

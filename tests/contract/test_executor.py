@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from agents import contract_agents
 from coordinator.combinators.parallel import parallel
 from coordinator.placement.in_process import InProcessExecutor

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.mesh import until, until_ready
 
 from fanfold import Mesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.model.node import NodeState
 from fanfold.model.step import FailureCode
+from support.mesh import until, until_ready
 
 pytestmark = pytest.mark.process
 

@@ -262,8 +262,8 @@ HOSTILE = {
     "question marks": "? " * 30_000,
     "digits": "timeout: " + "9" * 60_000,
     "base 60": "timeout: " + "1:" * 30_000 + "1",
-    "many keys": "\n".join(f"key{number}: 1" for number in range(5_000)),
-    "many flow items": "env: [" + "a," * 30_000 + "]",
+    "many keys": "\n".join(f"key{number}: 1" for number in range(2_000)),
+    "many flow items": "env: [" + "a," * 10_000 + "]",
     "many flow keys": "env: {" + "a," * 30_000 + "}",
     "quotes": "'" * 60_000,
     "colons": ":" * 60_000,
@@ -352,7 +352,7 @@ class ExampleContext:
 
 
 def test_the_example_outline_gives_the_headings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES.parents[1])
+    monkeypatch.syspath_prepend(EXAMPLES)  # as workers look beside the agent files
     agent = load_agents(EXAMPLES)["outline"]
     (tmp_path / "a.md").write_text("# Top\n\ntext\n\n```\n# comment\n```\n\n### Deep one\n#hashtag\n#\n")
     module, _, name = agent.entry.partition(":")

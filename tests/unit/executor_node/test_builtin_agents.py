@@ -271,8 +271,8 @@ async def test_sleep_is_cancelled_at_once(context: Context) -> None:
         await asyncio.wait_for(task, 1)
 
 
-class EndlessWalk:
-    """A workspace whose walk never ends by itself."""
+class LongWalk:
+    """A workspace whose walk takes five seconds unless it is left."""
 
     def __init__(self, files: Workspace) -> None:
         self._files = files
@@ -282,8 +282,9 @@ class EndlessWalk:
 
     def walk(self, pattern: str = "**/*") -> Iterator[tuple[str, Path]]:
         self.walking.set()
+        end = time.monotonic() + 5
         try:
-            while True:
+            while time.monotonic() < end:
                 time.sleep(0.001)
                 yield from self._files.walk(pattern)
         finally:
@@ -293,11 +294,11 @@ class EndlessWalk:
 @pytest.mark.contract("F1")
 @pytest.mark.parametrize(("agent", "prompt"), [("list", "*"), ("largest", "*"), ("grep", "x *.md")])
 async def test_a_cancelled_agent_ends_only_when_its_thread_has(root: Path, agent: str, prompt: str) -> None:
-    files = EndlessWalk(Workspace(root, Anchors(root).observe))
+    files = LongWalk(Workspace(root, Anchors(root).observe))
     context = Context(root, files)
     task = asyncio.create_task(run(agent, prompt, context))
-    async with asyncio.timeout(5):
-        await asyncio.to_thread(files.walking.wait)
+    async with asyncio.timeout(4):
+        await asyncio.to_thread(files.walking.wait, 5)
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=0.02)
         assert not done
@@ -309,11 +310,11 @@ async def test_a_cancelled_agent_ends_only_when_its_thread_has(root: Path, agent
 
 
 async def test_the_loop_is_free_while_files_are_read(root: Path) -> None:
-    files = EndlessWalk(Workspace(root, Anchors(root).observe))
+    files = LongWalk(Workspace(root, Anchors(root).observe))
     context = Context(root, files)
     tasks = [asyncio.create_task(run("list", "*", context)) for _ in range(2)]
-    async with asyncio.timeout(5):
-        await asyncio.to_thread(files.walking.wait)
+    async with asyncio.timeout(4):
+        await asyncio.to_thread(files.walking.wait, 5)
         assert await run("noop", "free", context) == "free"
         context.cancelled = True
         done = await asyncio.gather(*tasks, return_exceptions=True)

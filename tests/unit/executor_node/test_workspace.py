@@ -249,6 +249,7 @@ def test_special_files_do_not_block(workspace: Workspace, root: Path) -> None:
     assert paths(workspace, "*") == ["README.md"]
 
 
+@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     ("path", "message"),
     [

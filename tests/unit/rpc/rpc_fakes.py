@@ -40,13 +40,16 @@ async def _answer() -> None:
 
 @dataclass
 class FakeNode(ExecutorNodeServicer):
-    """`on_describe` is awaited in DescribeNode, `on_watch` between two messages of WatchNode; Link echoes.
+    """Awaits `on_describe` in DescribeNode, `on_watch` between two messages of WatchNode and `on_end` at its end.
 
-    It has no ExecuteStep.
+    Link echoes. It has no ExecuteStep.
     """
 
     on_describe: Callable[[], Awaitable[None]] = _answer
     on_watch: Callable[[], Awaitable[None]] = _answer
+    described: pb.DescribeNodeResponse = field(default_factory=pb.DescribeNodeResponse)
+    watched: pb.WatchNodeResponse = field(default_factory=pb.WatchNodeResponse)
+    on_end: Callable[[], Awaitable[None]] = _answer
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -58,7 +61,7 @@ class FakeNode(ExecutorNodeServicer):
             await self.on_describe()
         finally:
             self.ended.set()
-        return pb.DescribeNodeResponse()
+        return self.described
 
     async def WatchNode(  # noqa: N802
         self, request: pb.WatchNodeRequest, context: Context
@@ -66,9 +69,10 @@ class FakeNode(ExecutorNodeServicer):
         self.entered.set()
         try:
             while True:
-                yield pb.WatchNodeResponse()
+                yield self.watched
                 await self.on_watch()
         finally:
+            await self.on_end()
             self.ended.set()
 
     async def Link(  # noqa: N802

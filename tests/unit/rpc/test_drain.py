@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from fanfold.errors import Unavailable
+from fanfold.errors import NotFound, Unavailable
 from fanfold.rpc import server as server_module
 from fanfold.v1 import executor_node_pb2 as pb
 from unit.rpc.rpc_fakes import SERVICE, error_of, serving_node, until
@@ -22,6 +22,7 @@ async def test_draining_is_told_at_once_while_running_calls_go_on() -> None:
     async with serving_node() as up:
         release = asyncio.Event()
         up.node.on_describe = release.wait  # type: ignore[assignment]
+        up.node.described.node.name = "x" * 16_000_000  # takes a while to send, after the call has ended
         health = health_pb2_grpc.HealthStub(up.channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         assert (await watch.read()).status == SERVING
@@ -39,7 +40,7 @@ async def test_draining_is_told_at_once_while_running_calls_go_on() -> None:
             assert (error.reason, error.retry_delay) == ("DRAINING", 1.0)
             assert not draining.done()
             release.set()
-            assert await running == pb.DescribeNodeResponse()
+            assert await running == up.node.described
             await draining  # the health watcher does not hold it up
         assert time.monotonic() - started < 5
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -71,6 +72,28 @@ async def test_calls_that_outlive_the_grace_are_cleaned_up_and_told_unavailable(
             assert (error.reason, error.retry_delay) == ("DRAINING", 1.0)
 
 
+async def test_a_stream_that_is_cancelled_while_it_writes_has_cleaned_up_when_the_server_has_stopped() -> None:
+    async with serving_node() as up:
+        written = 0
+
+        async def count() -> None:
+            nonlocal written
+            written += 1
+
+        up.node.on_watch = count
+        up.node.watched.node.name = "x" * 1_000_000
+        up.node.on_end = lambda: asyncio.sleep(0.1)
+        stream = up.stub.WatchNode(pb.WatchNodeRequest())
+        before = -1
+        while before != written or not written:  # nobody reads, so at last flow control holds it up in a write
+            before = written
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await up.server.drain(0)
+        assert up.node.ended.is_set()
+        stream.cancel()
+
+
 async def test_unattended_streams_are_not_waited_for() -> None:
     async with serving_node(unattended=frozenset({"WatchNode"})) as up:
         up.node.on_watch = lambda: asyncio.sleep(60)
@@ -82,7 +105,10 @@ async def test_unattended_streams_are_not_waited_for() -> None:
         assert isinstance(await error_of(stream.read()), Unavailable)
 
 
-async def test_a_call_that_will_not_end_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [None, NotFound("too late")])
+async def test_a_call_that_will_not_end_does_not_hold_up_the_stop(
+    end: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "CLEAN_UP_SECONDS", 0.2)
     async with serving_node() as up:
         release = asyncio.Event()
@@ -93,6 +119,8 @@ async def test_a_call_that_will_not_end_does_not_hold_up_the_stop(monkeypatch: p
                     await release.wait()
                 except asyncio.CancelledError:
                     continue
+            if end:
+                raise end
 
         up.node.on_describe = stubborn
         call = asyncio.ensure_future(error_of(up.describe()))

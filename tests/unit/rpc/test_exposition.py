@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -59,15 +61,20 @@ async def test_other_requests_are_told_so() -> None:
         assert (await _exchange(exposition, b"\xff\xff\r\n\r\n"))[0] == 405
 
 
-async def test_clients_that_send_nonsense_or_nothing_do_not_matter() -> None:
-    async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
-        _, silent = await asyncio.open_connection("127.0.0.1", exposition.address.port)
-        _, endless = await asyncio.open_connection("127.0.0.1", exposition.address.port)
-        endless.write(b"x" * 100_000)
-        assert (await _get(exposition, "/healthz"))[0] == 200
-    # Leaving the block closed the connections that were open.
+async def test_clients_that_send_nonsense_or_nothing_do_not_matter(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(3):  # sooner than quiet clients are sent away
+        async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
+            nothing, silent = await asyncio.open_connection("127.0.0.1", exposition.address.port)
+            reset, endless = await asyncio.open_connection("127.0.0.1", exposition.address.port)
+            endless.write(b"x" * 100_000)
+            with suppress(ConnectionError):
+                assert await reset.read() == b""
+            assert (await _get(exposition, "/healthz"))[0] == 200
+        assert await nothing.read() == b""  # closed with the block
     silent.close()
     endless.close()
+    gc.collect()
+    assert caplog.records == []
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", exposition.address.port)
 

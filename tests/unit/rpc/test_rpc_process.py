@@ -47,7 +47,8 @@ async def main():
         await run_until_signalled(lambda: server.drain({grace}))
     print("stopped", node.ended.is_set(), type(asyncio.get_running_loop()).__module__, flush=True)
 
-configure_logs(level={level!r}, form={form!r}, fields={{"service": "test"}})
+if {form!r}:
+    configure_logs(level={level!r}, form={form!r}, fields={{"service": "test"}})
 run(main())
 """
 
@@ -171,7 +172,7 @@ async def test_json_lines_carry_the_call_and_no_payload() -> None:
     assert SECRET not in "".join(logged)
 
 
-@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("form", ["json", "console", ""], ids=["json", "console", "not configured"])
 async def test_the_log_has_the_trace_of_an_internal_error_without_local_variables(form: str) -> None:
     behaviour = f"key = '{SECRET}'; raise LookupError('told in the log')"
     async with _service(behaviour, form=form) as service, open_channel(service.address) as channel:
@@ -186,6 +187,7 @@ async def test_the_log_has_the_trace_of_an_internal_error_without_local_variable
     assert "rpc_fakes.py" in text
     assert f"key = '{SECRET}'" not in text
     assert SECRET not in text
+    assert ("listening" in text) == bool(form)  # a program that configures nothing is told of trouble only
 
 
 async def test_the_end_of_each_call_is_told_when_debugging() -> None:
