@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,12 +18,12 @@ from executor_node.agents import AgentDefinition
 from executor_node.agents.command import CommandAgents
 from executor_node.agents.python import PythonAgents
 from executor_node.running import RunningStep
-from executor_node.structured import Validator, check_result
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.messages import Result
 from fanfold.errors import NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
+from fanfold.schema.structured import UNCHECKED, Validator, structured_text
 
 _DRAINING_RETRY_SECONDS = 1.0
 
@@ -169,21 +170,26 @@ class Executions:
     def _end(self, step: RunningStep) -> None:
         """The step's processes are gone: so is its slot (F24)."""
         self._admission.give_back(self._loop.time() - step.began_at)
+        if self._supervision.lost and step.result.failure is not None:
+            # Not the agent's doing: the node itself is broken, and another may do it.
+            step.result = Result.of_failure(FailureCode.NODE_LOST, "the node's supervisor is gone", retryable=True)
         if step.has_to_satisfy_schema:
             self._checks.create_task(self._check(step))
         else:
             self._settle(step)
 
     async def _check(self, step: RunningStep) -> None:
-        structured = None
+        """See whether the value that the agent gave, or else its output read as JSON, satisfies the schema (C20)."""
+        result = step.result
+        text = result.output if result.structured_json is None else result.structured_json
         try:
-            step.result, structured = await check_result(
-                step.result or Result(), step.spec.output_schema, self._validator
-            )
+            structured = await structured_text(self._validator, step.spec.output_schema, text)
         except Exception:
             log.exception("checking structured output failed", execution_id=step.execution_id)
-            step.result = Result.of_failure(FailureCode.INTERNAL, "it could not be validated")
-        self._settle(step, structured)
+            structured = UNCHECKED
+        if structured.failure is not None:
+            step.result = replace(result, output=structured.annotate(result.output), failure=structured.failure)
+        self._settle(step, structured.value)
 
     def _settle(self, step: RunningStep, structured: Any = None) -> None:
         del self._steps[step.execution_id]

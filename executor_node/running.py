@@ -110,6 +110,8 @@ class RunningStep:
         if policy.no_progress_timeout is not None:
             self._watch_silence(policy.no_progress_timeout)
         self._act = carry_out(self)
+        if self.stopped_by is not None:  # by the listener, before there was anything to stop
+            self._act.stop()
 
     def progressed(self, progress: Progress) -> None:
         """The agent told progress."""
@@ -124,9 +126,10 @@ class RunningStep:
 
     def stop(self, failure: StepFailure) -> None:
         """Stop the step, unless its result is known already. The first reason is kept."""
-        if not self._is_settled and self.stopped_by is None and self._act is not None:
+        if not self._is_settled and self.stopped_by is None:
             self.stopped_by = failure
-            self._act.stop()
+            if self._act is not None:
+                self._act.stop()
 
     def settle(self, result: Result) -> None:
         """What came of the agent is known, though its processes may still be there."""
@@ -144,9 +147,9 @@ class RunningStep:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
         result = self.result
         failure = self.stopped_by or result.failure
-        now = datetime.now(UTC)
         if self._progress is not None:
             self._progress.close()
+        now = datetime.now(UTC)
         outcome = StepOutcome(
             task_id=self.spec.task_id,
             session_id=self.session_id,

@@ -9,16 +9,17 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from coordinator.life import StepLife, failed
 from fanfold.agent import AgentFailed, AgentResult, WorkspaceFiles
+from fanfold.anchors import Anchors
 from fanfold.model.step import (
     NO_USAGE,
     AgentStepSpec,
     FailureCode,
     Progress,
-    SourceAnchor,
     StepFailure,
     StepOutcome,
     StepProgressed,
@@ -104,7 +105,10 @@ class _Attempt:
     files: WorkspaceFiles | None
     session_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    anchors: dict[SourceAnchor, None] = field(default_factory=dict)
+    anchors: Anchors = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.anchors = Anchors(self.files.root if self.files else Path("/"))
 
     @property
     def workspace(self) -> WorkspaceFiles:
@@ -122,7 +126,7 @@ class _Attempt:
         self._progress(TextWritten(text=text))
 
     def observe(self, tool: str, url_or_path: str, lines: str = "") -> None:
-        self.anchors[SourceAnchor(tool=tool, url_or_path=url_or_path, lines=lines)] = None
+        self.anchors.observe(tool, url_or_path, lines)
 
     def is_cancelled(self) -> bool:
         return False
@@ -140,7 +144,7 @@ class _Attempt:
             output=output,
             success=failure is None,
             structured=structured,
-            source_anchors=tuple(self.anchors),
+            source_anchors=self.anchors.collected,
             failure=failure,
             usage=usage,
             attempts=1,

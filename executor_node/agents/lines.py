@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from executor_node.anchors import Anchors
 from executor_node.workers.messages import Progress, Result, progress_from_message, text_of
+from fanfold.anchors import Anchors
 from fanfold.model.step import NO_USAGE, TextWritten, TurnFinished
 
 _USAGE_FIELDS = ("input_tokens", "output_tokens", "requests")

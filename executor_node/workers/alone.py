@@ -28,8 +28,11 @@ def _run(run: Run, context: Context) -> Result:
         raise Stopped
 
     try:
-        signal.signal(signal.SIGTERM, stop)
-        value = load(run.entry)(run.spec, context)
+        function = load(run.entry)
+        # Until here SIGTERM just ends the process; an exception in the midst of an import might get lost.
+        if not inspect.iscoroutinefunction(function):
+            signal.signal(signal.SIGTERM, stop)
+        value = function(run.spec, context)
         if inspect.iscoroutine(value):
             value = _run_coroutine(value, context)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

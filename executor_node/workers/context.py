@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from executor_node.anchors import Anchors
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import Setup, turn_to_message
 from executor_node.workspace import Workspace
+from fanfold.anchors import Anchors
 from fanfold.model.step import NO_USAGE, SourceAnchor, Usage
 
 

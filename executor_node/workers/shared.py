@@ -56,7 +56,7 @@ class SharedSteps:
             elif message[1] in self._steps:
                 task, context = self._steps[message[1]]
                 context.cancelled = True
-                task.cancel()
+                self._loop.call_soon(task.cancel)  # a task cancelled before its first turn would never take it
 
     async def _run(self, run: Run, context: Context) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from fanfold.rpc.call import Call
+from fanfold.rpc.interceptor import Context
 from fanfold.rpc.layers import stopping
 
 
@@ -23,48 +24,59 @@ class RunningCalls:
         self.draining = False
         self._attendants = frozenset(attendants)
         self._unattended = frozenset(unattended)
-        self._tasks: dict[Call, asyncio.Task[object]] = {}
-        self._one_ended = asyncio.Event()
+        self._working: dict[Call, asyncio.Task[object]] = {}
+        self._unanswered: dict[Context, Call] = {}
+        self._changed = asyncio.Event()
 
     @contextmanager
     def admitted(self, call: Call) -> Iterator[None]:
-        """Hold the call's place. Raises Unavailable, with a retry delay, when draining."""
+        """Know the call while its servicer works, and on until its answer is sent.
+
+        Raises:
+            Unavailable: the server drains; with a retry delay.
+        """
         if self.draining and call.method.service not in self._attendants:
             raise stopping()
         task = asyncio.current_task()
         assert task is not None
-        self._tasks[call] = task
+        self._working[call] = task
+        self._unanswered[call.context] = call
+        call.context.add_done_callback(self._answered)  # type: ignore[arg-type]  # stubs take no function
         try:
             yield
         finally:
-            del self._tasks[call]
-            self._one_ended.set()
-
-    def awaited(self) -> int:
-        """How many calls run that are waited for."""
-        return sum(map(self._is_awaited, self._tasks))
+            del self._working[call]
+            self._changed.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether all calls that are waited for end within `seconds`."""
-        return await self._wait(self.awaited, seconds)
+        """Whether all calls that are waited for are answered within `seconds`."""
+        return await self._wait(lambda: any(map(self._is_awaited, self._unanswered.values())), seconds)
 
     async def cut_short(self, seconds: float) -> bool:
-        """Cancel all calls and wait for their cleaning up. Whether that took less than `seconds`."""
-        for call, task in self._tasks.items():
+        """Cancel what works on all calls and wait for its cleaning up. Whether that took less than `seconds`."""
+        for call, task in self._working.items():
             if not call.cut_short:
                 call.cut_short = True
                 task.cancel()
-        return await self._wait(lambda: len(self._tasks), seconds)
+        return await self._wait(lambda: bool(self._working), seconds)
 
-    async def _wait(self, count: Callable[[], int], seconds: float) -> bool:
+    def methods(self) -> list[str]:
+        """The methods whose calls are waited for, for people."""
+        return sorted({call.method.path for call in self._unanswered.values() if self._is_awaited(call)})
+
+    async def _wait(self, lasts: Callable[[], bool], seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                while count():
-                    self._one_ended.clear()
-                    await self._one_ended.wait()
+                while lasts():
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             return False
         return True
+
+    def _answered(self, context: Context) -> None:
+        del self._unanswered[context]
+        self._changed.set()
 
     def _is_awaited(self, call: Call) -> bool:
         return call.method.service not in self._attendants and call.method.path not in self._unattended

@@ -132,9 +132,9 @@ class GrpcServer:
         """
         await self.begin_drain()
         if not await self._running.wait(grace):
-            log.warning("calls are cut short", calls=self._running.awaited(), grace=grace)
+            log.warning("calls are cut short", methods=self._running.methods(), grace=grace)
         if not await self._running.cut_short(CLEAN_UP_SECONDS):
-            log.error("calls do not end", calls=self._running.awaited(), waited=CLEAN_UP_SECONDS)
+            log.error("calls do not end", methods=self._running.methods(), waited=CLEAN_UP_SECONDS)
         if self._watching is not None:
             await _cancelled(self._watching)
         if self._server is not None:

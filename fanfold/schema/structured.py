@@ -33,6 +33,12 @@ class Structured:
         return f"{output}\n{note}" if output else note
 
 
+UNCHECKED = Structured(
+    failure=StepFailure(code=FailureCode.INTERNAL, message="it could not be validated", retryable=True)
+)
+"""For when checking itself went wrong in a way that nobody foresaw."""
+
+
 async def structured_text(validator: Validator, schema: object, text: str) -> Structured:
     """What JSON text stands for, if that satisfies the schema."""
     try:

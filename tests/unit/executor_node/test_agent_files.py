@@ -14,9 +14,9 @@ import pytest
 from executor_node.agents import AgentDefinition, OutputForm, PromptBy
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.agents.files import MAX_AGENT_FILE_BYTES, load_agent_file, load_agents
-from executor_node.anchors import Anchors
 from executor_node.workspace import Workspace
 from fanfold.agent import AgentFailed
+from fanfold.anchors import Anchors
 from fanfold.errors import InvalidArgument
 from fanfold.model.node import Agent, AgentKind, Isolation
 from fanfold.model.step import AgentStepSpec

@@ -16,9 +16,9 @@ import pytest
 from executor_node.agents import PromptBy
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.agents.builtin.grep import MAX_LINE_LENGTH, MAX_LINES_SHOWN
-from executor_node.anchors import Anchors
 from executor_node.workspace import Workspace
 from fanfold.agent import AgentFailed, StepContext, WorkspaceFiles
+from fanfold.anchors import Anchors
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import NO_USAGE, AgentStepSpec, Usage
 

@@ -424,7 +424,7 @@ def test_the_root_itself_may_be_given_through_a_link(tmp_path: Path, root: Path,
 
 
 IMPORT_AS_WORKERS_DO = """
-import sys, executor_node.workspace, executor_node.anchors
+import sys, executor_node.workspace, fanfold.anchors
 import executor_node.agents.builtin.files, executor_node.agents.builtin.grep, executor_node.agents.builtin.idle
 print(sorted({"pydantic", "yaml", "re2", "grpc", "google.protobuf"} & set(sys.modules)))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.anchors import Anchors
+from fanfold.anchors import Anchors
 from fanfold.model.step import SourceAnchor
 from fanfold.model.validation import outcome_from_json
 

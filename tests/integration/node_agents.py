@@ -1,0 +1,219 @@
+"""Python agents for tests of the node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fanfold.agent import AgentFailed, AgentResult, StepContext
+from fanfold.model.step import AgentStepSpec, Usage
+
+
+def plain(spec: AgentStepSpec, context: StepContext) -> str:
+    return f"{spec.prompt} in {threading.current_thread().name}"
+
+
+async def waits(spec: AgentStepSpec, context: StepContext) -> str:
+    """Waits until it is cancelled."""
+    context.tool_finished("began")
+    await asyncio.sleep(3600)
+    return "never"
+
+
+async def gated(spec: AgentStepSpec, context: StepContext) -> str:
+    """Waits until the file exists that the prompt names; leaves a line for each time that it was called."""
+    gate = Path(spec.prompt)
+    with gate.with_suffix(".calls").open("a") as calls:
+        calls.write(f"{os.getpid()}\n")
+    while not gate.exists():
+        await asyncio.sleep(0.01)
+    return "through"
+
+
+async def blocks(spec: AgentStepSpec, context: StepContext) -> str:
+    """Blocks its event loop for as many seconds as the prompt says."""
+    context.tool_finished("began")
+    await asyncio.sleep(0.05)
+    time.sleep(float(spec.prompt))
+    return "unblocked"
+
+
+async def dies(spec: AgentStepSpec, context: StepContext) -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return "alive"
+
+
+async def exits(spec: AgentStepSpec, context: StepContext) -> str:
+    raise SystemExit(3)
+
+
+async def raises(spec: AgentStepSpec, context: StepContext) -> str:
+    context.turn_finished(1, Usage(input_tokens=7, output_tokens=3, requests=1))
+    return str(json.loads("{"))
+
+
+async def gives_up(spec: AgentStepSpec, context: StepContext) -> str:
+    raise AgentFailed("the oracle is silent", retryable=True)
+
+
+async def value(spec: AgentStepSpec, context: StepContext) -> Any:
+    """Answers with the JSON value in the prompt."""
+    return json.loads(spec.prompt)
+
+
+async def no_json(spec: AgentStepSpec, context: StepContext) -> Any:
+    return {1, 2, 3}
+
+
+async def full_result(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    context.observe("search", "https://user:secret@example.org/page?token=1#top")
+    context.workspace.read_text("facts.txt", tool="read")
+    usage = Usage(input_tokens=10, output_tokens=5, requests=2)
+    return AgentResult(output="as told", structured={"answer": 42}, usage=usage)
+
+
+async def surrogates(spec: AgentStepSpec, context: StepContext) -> str:
+    context.write_text("a\ud800b")
+    return "c\udfffd"
+
+
+async def long_output(spec: AgentStepSpec, context: StepContext) -> str:
+    return "é" * int(spec.prompt)
+
+
+async def tells(spec: AgentStepSpec, context: StepContext) -> str:
+    """Tells one of each, in order."""
+    context.write_text("once ")
+    context.tool_finished("grep", success=False, detail="no\nmatch")
+    context.turn_finished(1, Usage(input_tokens=1, output_tokens=2, requests=3))
+    context.write_text("upon a time")
+    return "told"
+
+
+def floods(spec: AgentStepSpec, context: StepContext) -> str:
+    """Tells and prints much more than anybody wants to hear."""
+    for number in range(int(spec.prompt)):
+        context.write_text(f"{number} ")
+        context.tool_finished("tool", detail=str(number))
+        print("x" * 100)
+    return "flooded"
+
+
+def prints_and_dies(spec: AgentStepSpec, context: StepContext) -> str:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print("out of luck")
+    os.abort()
+
+
+def quits(spec: AgentStepSpec, context: StepContext) -> str:
+    os._exit(7)
+
+
+async def lies(spec: AgentStepSpec, context: StepContext) -> str:
+    """Says to the runtime what makes no sense: the frame in the prompt."""
+    await asyncio.sleep(0.01)
+    os.write(3, len(spec.prompt).to_bytes(4) + spec.prompt.encode())
+    await asyncio.sleep(3600)
+    return "never"
+
+
+async def boasts(spec: AgentStepSpec, context: StepContext) -> str:
+    """Announces a frame larger than any."""
+    os.write(3, b"\xff\xff\xff\xff")
+    await asyncio.sleep(3600)
+    return "never"
+
+
+async def hangs_up(spec: AgentStepSpec, context: StepContext) -> str:
+    os.close(3)
+    time.sleep(3600)
+    return "never"
+
+
+def environment(spec: AgentStepSpec, context: StepContext) -> dict[str, str]:
+    """All environments that it can find: its own and those of all processes above it."""
+    found = {"os.environ": repr(dict(os.environ))}
+    pid = os.getpid()
+    # The one above the supervisor is not ours to hide.
+    for place in ("self", "launcher", "supervisor"):
+        found[place] = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def leaves_daemons(spec: AgentStepSpec, context: StepContext) -> str:
+    """Leaves daemons behind that sleep for as many seconds as the prompt says: that is how to find them."""
+    for _ in range(3):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", spec.prompt])
+            os._exit(0)
+    subprocess.Popen(["sh", "-c", f"trap '' TERM; sleep {spec.prompt} & wait"], start_new_session=True)
+    return "left"
+
+
+def leaves_daemons_and_waits(spec: AgentStepSpec, context: StepContext) -> str:
+    leaves_daemons(spec, context)
+    context.tool_finished("left")
+    time.sleep(3600)
+    return "never"
+
+
+def cleans_up(spec: AgentStepSpec, context: StepContext) -> str:
+    """Writes the file that the prompt names when it is stopped."""
+    try:
+        context.tool_finished("began")
+        time.sleep(3600)
+    finally:
+        Path(spec.prompt).write_text(f"cancelled: {context.is_cancelled()}")
+    return "never"
+
+
+async def cleans_up_async(spec: AgentStepSpec, context: StepContext) -> str:
+    try:
+        context.tool_finished("began")
+        await asyncio.sleep(3600)
+    finally:
+        Path(spec.prompt).write_text(f"cancelled: {context.is_cancelled()}")
+    return "never"
+
+
+def will_not_stop(spec: AgentStepSpec, context: StepContext) -> str:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    context.tool_finished("began")
+    time.sleep(3600)
+    return "never"
+
+
+async def leaves_a_task(spec: AgentStepSpec, context: StepContext) -> str:
+    """Returns, but leaves a thread and a task that never end."""
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    context.tool_finished("left")
+    asyncio.get_running_loop().create_task(asyncio.sleep(3600))
+    await asyncio.sleep(0)
+    return "done"
+
+
+def stops_its_launcher(spec: AgentStepSpec, context: StepContext) -> str:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    context.tool_finished("stopped")
+    time.sleep(3600)
+    return "never"
+
+
+def kills_its_launcher(spec: AgentStepSpec, context: StepContext) -> str:
+    """Leaves daemons, too, and does not die in an instant, because it has much to give back."""
+    leaves_daemons(spec, context)
+    ballast = bytearray(b"x") * (256 * 2**20)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(3600)
+    return f"never {len(ballast)}"

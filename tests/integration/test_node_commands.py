@@ -1,0 +1,200 @@
+"""Command agents: what they get, what they may write, and what their end means."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor_node.agents import OutputForm, PromptBy
+from executor_node.agents.command import MAX_ARGUMENT_BYTES
+from fanfold.model.step import FailureCode, SourceAnchor, TextWritten, ToolFinished, TurnFinished, Usage
+from integration.node_harness import command_agent, find_processes, new_marker, running_node
+
+pytestmark = pytest.mark.process
+
+
+async def test_a_prompt_comes_as_the_last_argument_or_on_standard_input(tmp_path: Path) -> None:
+    agents = (
+        command_agent("echo", "echo", "-n", "you say:", prompt=PromptBy.ARGUMENT),
+        command_agent("cat", "cat", prompt=PromptBy.STDIN),
+    )
+    async with running_node(tmp_path, *agents) as node:
+        assert (await node.run("echo", "two words")).output == "you say: two words"
+        long = "é" * 500_000
+        assert (await node.run("cat", long)).output == long
+
+
+async def test_a_command_without_a_prompt_on_standard_input_finds_it_empty(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        assert (await node.run("shell", "cat; echo end")).output == "end\n"
+
+
+async def test_a_command_runs_in_the_workspace(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "pwd; echo written > file")
+    assert outcome.output.strip() == str(tmp_path.resolve())
+    assert (tmp_path / "file").read_text() == "written\n"
+
+
+@pytest.mark.contract("C2")
+async def test_a_quiet_command_that_exits_0_is_a_success(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "true")
+    assert outcome.success
+    assert outcome.failure is None
+    assert outcome.output == ""
+    assert (outcome.attempts, outcome.node, outcome.agent, outcome.task_id) == (1, "node-under-test", "shell", "task-0")
+    assert outcome.session_id
+    assert outcome.started_at is not None
+    assert outcome.ended_at is not None
+    assert outcome.started_at <= outcome.ended_at
+    assert outcome.started_at.tzinfo is not None
+
+
+@pytest.mark.contract("C2", "C3")
+async def test_an_exit_code_is_a_failure_that_tells_what_went_wrong_and_keeps_the_output(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "echo so far; echo no such luck >&2; exit 3")
+    assert not outcome.success
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.AGENT_FAILED
+    assert outcome.failure.message == "exit code 3: no such luck"
+    assert not outcome.failure.retryable
+    assert outcome.output == "so far\n"
+
+
+@pytest.mark.contract("C3")
+async def test_a_command_that_a_signal_kills_has_crashed(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "echo oh >&2; kill -SEGV $$")
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.CRASHED
+    assert outcome.failure.message == "killed by SIGSEGV: oh"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["no-such-program"], "cannot start no-such-program"),
+        ([__file__], "Permission denied"),
+        (["/bin/echo", "\0"], "null byte"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_is_told(tmp_path: Path, command: list[str], message: str) -> None:
+    async with running_node(tmp_path, command_agent("broken", *command)) as node:
+        outcome = await node.run("broken")
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.AGENT_FAILED
+    assert message in outcome.failure.message
+
+
+async def test_a_prompt_too_long_for_an_argument_is_told(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "#" * (MAX_ARGUMENT_BYTES + 1))
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+        assert (await node.run("shell", "#" * MAX_ARGUMENT_BYTES)).success
+
+
+async def test_a_command_sees_the_variables_that_its_file_names_and_no_others(tmp_path: Path) -> None:
+    agent = command_agent("env", "/usr/bin/env", env=("WANTED", "MISSING"))
+    environment = {"WANTED": "yes", "SECRET": "hunter2", "PATH": "/usr/bin"}
+    async with running_node(tmp_path, agent, environment=environment) as node:
+        outcome = await node.run("env", "-0")
+    assert outcome.output.rstrip("\0").split("\0") == ["WANTED=yes"]
+
+
+async def test_a_command_has_no_file_descriptors_but_the_three(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "ls /proc/$$/fd")
+    assert outcome.output.split() == ["0", "1", "2"]
+
+
+async def test_output_that_is_no_utf_8_is_told_with_replacements(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        assert (await node.run("shell", r"printf 'a\377b'")).output == "a\ufffdb"
+
+
+async def test_text_is_told_as_it_is_written(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        life = node.start("shell", f"echo first; until [ -e {gate} ]; do sleep 0.01; done; echo second")
+        assert await life.first_progress() == TextWritten(text="first\n")
+        gate.touch()
+        assert (await life.outcome()).output == "first\nsecond\n"
+    assert "".join(p.text for p in life.progress if isinstance(p, TextWritten)) == "first\nsecond\n"
+
+
+@pytest.mark.contract("F15", "C3")
+async def test_a_command_that_floods_its_output_is_ended_and_the_output_kept_up_to_the_limit(tmp_path: Path) -> None:
+    marker = new_marker()
+    agent = command_agent("flood", "sh", "-c", f"sleep {marker} & yes", env=("PATH",), max_output_bytes=100_001)
+    async with running_node(tmp_path, agent) as node:
+        life = node.start("flood")
+        outcome = await life.outcome()
+        assert not find_processes(marker)
+        assert not node.processes
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+    assert not outcome.failure.retryable
+    assert "100,001 bytes" in outcome.failure.message
+    assert outcome.output == "y\n" * 50_000 + "y"
+    assert len(life.progress) < 20
+
+
+@pytest.mark.contract("F15")
+async def test_the_limit_of_the_node_holds_for_agents_that_allow_themselves_more(tmp_path: Path) -> None:
+    agent = command_agent("much", "head", "-c", "1001", "/dev/zero", env=("PATH",), max_output_bytes=5000)
+    async with running_node(tmp_path, command_agent("enough", "head", "-c", "1000"), agent, output_bytes=1000) as node:
+        outcome = await node.run("much", "/dev/null")
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+        assert len(outcome.output) == 1000
+        assert (await node.run("enough", "/dev/zero")).output == "\0" * 1000
+
+
+@pytest.mark.contract("F15")
+async def test_a_flood_of_errors_is_read_and_forgotten(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "head -c 3000000 /dev/zero | tr '\\0' e >&2; echo the end >&2; exit 1")
+    assert outcome.failure is not None
+    assert outcome.failure.message.endswith("eeethe end")
+    assert len(outcome.failure.message) < 2100
+
+
+JSON_LINES = r"""
+import json
+def say(**line): print(json.dumps(line), flush=True)
+say(text="Once ")
+print("a line that is no JSON")
+say(tool="read", success=True, detail="a story", source="story.txt", lines="1-3")
+say(tool="read", success=False, source="secret.txt")
+say(turn=1, usage=dict(input_tokens=100, output_tokens=20, requests=1))
+say(turn="last")
+say(result=%s)
+"""
+
+
+@pytest.mark.contract("C4", "C11")
+async def test_json_lines_tell_progress_sources_cost_and_the_result(tmp_path: Path) -> None:
+    agent = command_agent("lines", sys.executable, "-c", output=OutputForm.JSON_LINES)
+    async with running_node(tmp_path, agent) as node:
+        life = node.start("lines", JSON_LINES % {"answer": 42}, schema={"required": ["answer"]})
+        outcome = await life.outcome()
+        assert outcome.failure is None
+        assert json.loads(outcome.output) == outcome.structured == {"answer": 42}
+        assert outcome.usage == Usage(input_tokens=100, output_tokens=20, requests=1)
+        assert outcome.source_anchors == (SourceAnchor(tool="read", url_or_path="story.txt", lines="1-3"),)
+        assert ToolFinished(name="read", success=True, detail="a story") in life.progress
+        assert TurnFinished(turn=1, usage=outcome.usage) in life.progress
+        assert (await node.run("lines", JSON_LINES % "'plain text'")).output == "plain text"
+
+
+async def test_the_last_json_line_is_the_result_if_none_says_that_it_is(tmp_path: Path) -> None:
+    agent = command_agent("lines", "printf", "%b", output=OutputForm.JSON_LINES, env=("PATH",))
+    async with running_node(tmp_path, agent) as node:
+        assert (await node.run("lines", r'{"a":1}\n\n{"a":2}\n{"text":"bye"}')).output == '{"a": 2}'
+        assert (await node.run("lines", "no JSON at all")).output == "no JSON at all"

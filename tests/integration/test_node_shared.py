@@ -1,0 +1,163 @@
+"""Python agents that share a worker: what happens to the others when one misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fanfold.model.step import FailureCode, StepPolicy, StepStarted
+from integration.node_harness import eventually, running_node
+
+pytestmark = pytest.mark.process
+
+
+def calls(gate: Path) -> list[str]:
+    """The process of each call of the agent `gated`."""
+    return gate.with_suffix(".calls").read_text().split() if gate.with_suffix(".calls").exists() else []
+
+
+async def test_many_steps_share_one_worker(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        lives = [node.start("gated-shared", str(gate)) for _ in range(300)]
+        await eventually(lambda: len(calls(gate)) == 300)
+        gate.touch()
+        outcomes = await asyncio.gather(*(life.outcome() for life in lives))
+    assert {outcome.output for outcome in outcomes} == {"through"}
+    assert len({outcome.session_id for outcome in outcomes}) == 300
+    assert [outcome.task_id for outcome in outcomes] == [f"task-{number}" for number in range(300)]
+    assert len(set(calls(gate))) == 1
+
+
+async def test_steps_spread_over_the_workers_that_were_started_before(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path, shared_workers=2) as node:
+        node.executions.prestart()
+        await eventually(lambda: len(node.processes) == 4)
+        lives = [node.start("gated-shared", str(gate)) for _ in range(10)]
+        await eventually(lambda: len(calls(gate)) == 10)
+        gate.touch()
+        await asyncio.gather(*(life.outcome() for life in lives))
+        assert len(node.processes) == 4
+    assert sorted(calls(gate).count(pid) for pid in set(calls(gate))) == [5, 5]
+
+
+@pytest.mark.contract("F1")
+async def test_a_cancelled_step_ends_alone(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        sibling = node.start("gated-shared", str(gate))
+        life = node.start("waits-shared")
+        await life.first_progress()
+        node.cancel(life, "enough")
+        outcome = await life.outcome()
+        assert outcome.failure is not None
+        assert (outcome.failure.code, outcome.failure.message) == (FailureCode.CANCELLED, "enough")
+        gate.touch()
+        assert (await sibling.outcome()).success
+    assert len(calls(gate)) == 1
+
+
+@pytest.mark.contract("F1", "F2")
+async def test_a_step_that_blocks_the_loop_costs_the_worker_its_life_and_siblings_run_again(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path, stop_grace=0.3) as node:
+        siblings = [node.start("gated-shared", str(gate)) for _ in range(3)]
+        blocker = node.start("blocks-shared", "3600")
+        await blocker.first_progress()
+        await eventually(lambda: len(calls(gate)) == 3)
+        await asyncio.sleep(0.1)
+        cancelled_at = time.monotonic()
+        node.cancel(blocker)
+        later = node.start("gated-shared", str(gate))
+        outcome = await blocker.outcome()
+        assert 0.3 <= time.monotonic() - cancelled_at < 3
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.CANCELLED
+        await eventually(lambda: len(set(calls(gate))) == 2)
+        gate.touch()
+        for life in (*siblings, later):
+            assert (await life.outcome()).output == "through"
+            assert sum(isinstance(event, StepStarted) for event in life.events) == 1
+
+
+@pytest.mark.contract("F2")
+async def test_a_step_that_blocks_its_loop_does_not_disturb_the_node(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        life = node.start("blocks-shared", "1.0")
+        await life.first_progress()
+        slowest = 0.0
+        while not life.has_ended:
+            asked_at = time.monotonic()
+            await asyncio.sleep(0.01)
+            slowest = max(slowest, time.monotonic() - asked_at)
+            assert node.executions.status().running_steps <= 1
+        outcome = await life.outcome()
+        assert (await node.run("plain")).success
+    assert outcome.output == "unblocked"
+    assert outcome.attempts == 1
+    assert slowest < 0.5
+
+
+@pytest.mark.contract("C3", "F4")
+async def test_a_worker_that_dies_twice_under_a_step_ends_it_but_not_those_that_come_later(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        dying = node.start("dies-shared")
+        outcome = await dying.outcome()
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.CRASHED
+        assert outcome.failure.retryable
+        assert "SIGSEGV" in outcome.failure.message
+        gate.touch()
+        assert (await node.run("gated-shared", str(gate))).success
+
+
+async def test_siblings_of_a_worker_that_died_once_run_again_and_are_told_nothing(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        lives = [node.start("gated-shared", str(gate)) for _ in range(20)]
+        await eventually(lambda: len(calls(gate)) == 20)
+        worker = int(calls(gate)[0])
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: len(calls(gate)) == 40)
+        gate.touch()
+        outcomes = await asyncio.gather(*(life.outcome() for life in lives))
+    assert all(outcome.success and outcome.attempts == 1 for outcome in outcomes)
+
+
+@pytest.mark.contract("F4")
+async def test_a_deadline_ends_a_step_that_blocks_its_worker(tmp_path: Path) -> None:
+    async with running_node(tmp_path, stop_grace=0.2) as node:
+        outcome = await node.run("blocks-shared", "3600", policy=StepPolicy(timeout=0.3))
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.TIMED_OUT
+
+
+async def test_steps_in_different_workers_do_not_block_each_other(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with running_node(tmp_path, shared_workers=2) as node:
+        blocker = node.start("blocks-shared", "3600")
+        await blocker.first_progress()
+        await asyncio.sleep(0.2)  # it blocks after a moment
+        assert (await node.run("gated-shared", str(gate))).success
+        assert not blocker.has_ended
+
+
+@pytest.mark.contract("C9")
+async def test_a_shared_worker_that_talks_nonsense_is_replaced(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        for liar, prompt in [("lies-shared", '[["end", 1, 7]]'), ("boasts-shared", "-"), ("hangs_up-shared", "-")]:
+            failure = (await node.run(liar, prompt)).failure
+            assert failure is not None
+            assert failure.code is FailureCode.CRASHED
+            assert failure.retryable
+        gate.touch()
+        assert (await node.run("gated-shared", str(gate))).success

@@ -1,0 +1,157 @@
+"""A node of its own: supervisor, runtime and agents live and die as they should, and no secret gets to an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor_node.supervisor import linux
+from integration.node_harness import CLEAN_ENVIRONMENT, HERE, PATIENCE, eventually, find_processes, is_alive, new_marker
+
+pytestmark = pytest.mark.process
+
+SECRET = "hunter2-and-the-rest"
+EXIT_CODE = 5
+
+
+class RunningProgram:
+    """The program `node_runtime`, and what it says."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.runtime = 0
+
+    async def hear(self, key: str) -> Any:
+        """What it says next under this key."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := await self.process.stdout.readline():
+                said = json.loads(line)
+                if key in said:
+                    return said
+        raise AssertionError(f"it ended without saying {key}")
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(PATIENCE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(workspace: Path, *steps: str) -> AsyncIterator[RunningProgram]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "integration.node_runtime",
+        "enter",
+        str(workspace),
+        *steps,
+        env=CLEAN_ENVIRONMENT | {"SECRET": SECRET, "PYTHONPATH": str(HERE.parent)},
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    program = RunningProgram(process)
+    try:
+        said = await program.hear("runtime")
+        assert said["supervisor"] == process.pid
+        assert said["secret"] == SECRET
+        program.runtime = said["runtime"]
+        yield program
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def daemons(marker: str) -> tuple[str, ...]:
+    """Steps that leave daemons and go on."""
+    return ("shell", f"(setsid setsid sleep {marker} &) ; sleep {marker}", "leaves_daemons_and_waits", marker)
+
+
+async def all_daemons_run(marker: str) -> None:
+    await eventually(lambda: len(find_processes(marker)) >= 6)
+
+
+async def test_no_agent_finds_a_secret_of_the_runtime(tmp_path: Path) -> None:
+    look = "env; cat /proc/self/environ /proc/$PPID/environ; cat /proc/$(awk '{print $4}' /proc/$PPID/stat)/environ"
+    async with running(tmp_path, "environment", "-", "shell", look) as program:
+        outcomes: dict[str, Any] = {}
+        while len(outcomes) < 2:
+            said = await program.hear("outcome")
+            outcomes[said["outcome"]["agent"]] = said["outcome"]
+        for pid in (program.runtime, program.process.pid):
+            assert SECRET.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"C.UTF-8" in Path(f"/proc/{pid}/environ").read_bytes()
+    found = json.loads(outcomes["environment"]["output"])
+    assert set(found) == {"os.environ", "self", "launcher", "supervisor"}
+    for environment in (*found.values(), outcomes["shell"]["output"]):
+        assert "PATH" in environment
+        assert SECRET not in environment
+
+
+@pytest.mark.contract("F17")
+async def test_when_the_runtime_is_killed_everything_is_gone(tmp_path: Path) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker), "waits-shared", "-") as program:
+        await all_daemons_run(marker)
+        os.kill(program.runtime, signal.SIGKILL)
+        assert await program.exit_code() == 1
+        assert not find_processes(marker)
+
+
+@pytest.mark.contract("F17")
+async def test_when_the_supervisor_is_killed_everything_is_gone(tmp_path: Path) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker), "waits-shared", "-") as program:
+        await all_daemons_run(marker)
+        family = linux.descendants_of(program.process.pid)
+        program.process.kill()
+        assert await program.exit_code() == -signal.SIGKILL
+        await eventually(lambda: not find_processes(marker))
+        await eventually(lambda: not any(map(is_alive, family)))
+
+
+@pytest.mark.contract("C43", "F17")
+async def test_a_signal_lets_the_runtime_drain_and_its_exit_code_is_the_nodes(tmp_path: Path) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker), "shell", "sleep 0.5; echo finished") as program:
+        await all_daemons_run(marker)
+        program.process.send_signal(signal.SIGINT)
+        assert (await program.hear("signal"))["signal"] == "SIGTERM"
+        outcomes = [(await program.hear("outcome"))["outcome"] for _ in range(3)]
+        await program.hear("drained")
+        assert await program.exit_code() == EXIT_CODE
+        assert not find_processes(marker)
+    assert outcomes[0]["output"] == "finished\n"
+    assert [o["failure"]["code"] for o in outcomes[1:]] == ["NODE_LOST", "NODE_LOST"]
+
+
+@pytest.mark.contract("F17")
+async def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker)) as program:
+        await all_daemons_run(marker)
+        program.process.send_signal(signal.SIGTERM)
+        await program.hear("signal")
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.exit_code() == 1
+        assert not find_processes(marker)
+
+
+async def test_a_runtime_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    enter = (
+        "from executor_node.supervisor.inheritance import exec_supervised;"
+        "exec_supervised(['/no/such/runtime'], {}, {'PATH': '/usr/bin'})"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", enter, stderr=asyncio.subprocess.PIPE)
+    _, errors = await process.communicate()
+    assert process.returncode == 127
+    assert errors == b"cannot start /no/such/runtime: No such file or directory\n"

@@ -1,0 +1,133 @@
+"""Messages: the domain's types get through whole, and what makes no sense is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from executor_node.workers.messages import (
+    Result,
+    Setup,
+    progress_from_message,
+    result_from_message,
+    result_to_message,
+    run_from_message,
+    run_to_message,
+    setup_from_message,
+    setup_to_message,
+    turn_to_message,
+)
+from fanfold.model.step import (
+    MAX_ANCHOR_BYTES,
+    AgentStepSpec,
+    FailureCode,
+    SourceAnchor,
+    StepFailure,
+    StepPolicy,
+    TextWritten,
+    ToolFinished,
+    TurnFinished,
+    Usage,
+)
+
+
+def through_json(message: Any) -> Any:
+    return json.loads(json.dumps(message))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        AgentStepSpec(task_id="t", agent="a", description="d", prompt="p"),
+        AgentStepSpec(
+            task_id="t",
+            agent="a",
+            description="d",
+            prompt="p é \ud800",
+            max_steps=3,
+            parent_session_id="session-1",
+            output_schema={"type": "object"},
+            policy=StepPolicy(
+                timeout=1.5, no_progress_timeout=2.5, max_tokens=99, max_attempts=7, node_labels={"gpu": "yes"}
+            ),
+        ),
+    ],
+)
+def test_a_run_gets_through(spec: AgentStepSpec) -> None:
+    run = run_from_message(through_json(run_to_message(7, "module:function", 1000, "session-2", spec)))
+    assert (run.number, run.entry, run.max_output_bytes, run.session_id) == (7, "module:function", 1000, "session-2")
+    assert run.spec == spec
+
+
+def test_a_setup_gets_through() -> None:
+    setup = Setup(shared=True, path=("/agents",), workspace="/workspace", file_bytes=10)
+    assert setup_from_message(through_json(setup_to_message(setup))) == setup
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Result("text"),
+        Result(""),
+        Result("text", structured_json='{"a": 1}'),
+        Result("text", usage=Usage(input_tokens=1, output_tokens=2, requests=3)),
+        Result("text", source_anchors=(SourceAnchor(tool="read", url_or_path="a.py", lines="1-2"),)),
+        Result.of_failure(FailureCode.CRASHED, "it broke", retryable=True),
+    ],
+)
+def test_a_result_gets_through(result: Result) -> None:
+    assert result_from_message(through_json(result_to_message(3, result))) == result
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["end", 1],
+        ["end", 1, 5],
+        ["end", 1, "text", 5, [0, 0, 0], [], None],
+        ["end", 1, "text", None, [0, 0], [], None],
+        ["end", 1, "text", None, [0, 0, -1], [], None],
+        ["end", 1, "text", None, [0, 0, 2**63], [], None],
+        ["end", 1, "text", None, [0, 0, True], [], None],
+        ["end", 1, "text", None, [0, 0, 0], [["tool"]], None],
+        ["end", 1, "text", None, [0, 0, 0], [["tool", "x" * (MAX_ANCHOR_BYTES + 1), ""]], None],
+        ["end", 1, "text", None, [0, 0, 0], [], ["NO_SUCH_CODE", "message", False]],
+        ["end", 1, "text", None, [0, 0, 0], [], ["CRASHED"]],
+    ],
+)
+def test_a_malformed_result_is_refused(message: list[Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        result_from_message(message)
+
+
+def test_a_result_is_cleaned() -> None:
+    result = result_from_message(
+        ["end", 1, "a\ud800", None, [0, 0, 0], [["t", str(n), ""] for n in range(70)], ["CRASHED", "m" * 10_000, 0]]
+    )
+    assert result.output == "a\ufffd"
+    assert len(result.source_anchors) == 64
+    assert result.failure == StepFailure(code=FailureCode.CRASHED, message="m" * 4096)
+
+
+def test_progress_gets_through_as_single_lines() -> None:
+    assert progress_from_message(["text", 1, "a\nb"]) == TextWritten(text="a\nb")
+    assert progress_from_message(["tool", 1, "grep", True, " a\n b\t"]) == ToolFinished(
+        name="grep", success=True, detail="a b"
+    )
+    usage = Usage(input_tokens=1, output_tokens=2, requests=3)
+    assert progress_from_message(turn_to_message(1, 4, usage)) == TurnFinished(turn=4, usage=usage)
+
+
+@pytest.mark.parametrize(
+    "message", [["text", 1], ["text", 1, 2], ["tool", 1, "t"], ["turn", 1, -1, [0, 0, 0]], ["dance", 1]]
+)
+def test_malformed_progress_is_refused(message: list[Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        progress_from_message(message)
+
+
+def test_a_count_that_is_none_is_refused_where_the_agent_tells_it() -> None:
+    with pytest.raises(ValueError, match="expected"):
+        turn_to_message(1, 1, Usage(input_tokens=-5))
