@@ -152,6 +152,8 @@ class _Account:
         self._feed.push(
             RunStarted(sequence=self._number(), time=self._created_at, run_id=self._run_id, total_steps=self._total)
         )
+        # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
+        await self._feed.first_delivered()
         await parallel(executor, specs, self._on_step)
         time = datetime.now(UTC)
         self._feed.push(RunEnded(sequence=self._number(), time=time, run=self._run(RunState.COMPLETED, time)))

@@ -1,10 +1,10 @@
 """Fanfold runs orchestrations of AI-agent steps over many machines, and loses none of them.
 
-    from fanfold import SyncMesh
+from fanfold import SyncMesh
 
-    with SyncMesh() as mesh:
-        for outcome in mesh.parallel([{"task_id": "a", "agent": "list", "description": "docs", "prompt": "**/*.md"}]):
-            print(outcome["task_id"], outcome["success"], outcome["output"])
+with SyncMesh() as mesh:
+    for outcome in mesh.parallel([{"task_id": "a", "agent": "list", "description": "docs", "prompt": "**/*.md"}]):
+        print(outcome["task_id"], outcome["success"], outcome["output"])
 """
 
 from __future__ import annotations

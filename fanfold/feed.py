@@ -22,6 +22,8 @@ class Feed(Generic[Event]):
         self._waiting: list[Event] = []
         self._wake = asyncio.Event()
         self._closed = False
+        self._read_before = False
+        self._delivered = asyncio.Event()
 
     def push(self, event: Event) -> None:
         """Add an event that must be told."""
@@ -42,8 +44,15 @@ class Feed(Generic[Event]):
         """Whether nothing more will come."""
         return self._closed
 
+    async def first_delivered(self) -> None:
+        """Wait until the reader has come back for more, so that what it read first has reached its reader in turn."""
+        await self._delivered.wait()
+
     async def read(self) -> list[Event]:
         """Whatever has gathered, waiting for at least one event; empty at the end."""
+        if self._read_before:
+            self._delivered.set()
+        self._read_before = True
         while not self._waiting and not self._closed:
             self._wake.clear()
             await self._wake.wait()

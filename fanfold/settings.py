@@ -95,6 +95,11 @@ def child_environment(extra: Iterable[str] = ()) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in allowed or name.startswith("LC_")}
 
 
+def adopt_environment(environment: Mapping[str, str]) -> None:
+    """Make variables that were handed over those of this process, for settings and libraries to find."""
+    os.environ.update(environment)
+
+
 def full_environment() -> dict[str, str]:
     """All of the environment, for children that are to have it."""
     return dict(os.environ)

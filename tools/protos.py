@@ -1,8 +1,8 @@
 """Generates `fanfold/v1` from the protos, and checks that it and the frozen API still fit them.
 
-    python -m tools.protos generate    write fanfold/v1
-    python -m tools.protos check       compare fanfold/v1 and the frozen API with the protos
-    python -m tools.protos freeze      declare the implemented RPCs to be the API that later changes must not break
+python -m tools.protos generate    write fanfold/v1
+python -m tools.protos check       compare fanfold/v1 and the frozen API with the protos
+python -m tools.protos freeze      declare the implemented RPCs to be the API that later changes must not break
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanfold.errors import FanfoldError
-from fanfold.settings import child_environment, full_environment, load_settings
+from fanfold.settings import adopt_environment, child_environment, full_environment, load_settings
 
 if TYPE_CHECKING:
     from fanfold.rpc.serving import Serving
@@ -101,7 +101,7 @@ def serve_executor_node(start: Start, *, supervised: bool) -> None:
     from executor_node.supervisor.inheritance import inherited_environment
 
     environment = inherited_environment()
-    os.environ.update(environment)  # where settings look
+    adopt_environment(environment)
     config = load_settings(
         ExecutorNodeConfig, file=start.config, env_prefix="FANFOLD_NODE__", overrides=start.overrides()
     )

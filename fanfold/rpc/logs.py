@@ -79,7 +79,9 @@ def _rendering(form: LogFormat) -> list[Processor]:
     # Traces without local variables, which may hold payloads and secrets.
     if form == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    return [
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    ]
 
 
 def _without_payloads(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

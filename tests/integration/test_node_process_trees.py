@@ -202,7 +202,7 @@ async def test_when_the_supervisor_is_killed_everything_is_gone_and_every_step_e
         await eventually(lambda: not find_processes(marker))
         await eventually(lambda: not any(map(is_alive, family)))
         assert node.executions.status().draining
-    assert {o.failure and o.failure.code for o in outcomes} == {FailureCode.CRASHED}
+    assert {o.failure and o.failure.code for o in outcomes} == {FailureCode.NODE_LOST}
     assert all(o.failure and o.failure.retryable for o in outcomes[:3])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from fanfold.errors import Aborted, InvalidArgument
+from fanfold.errors import Aborted, InvalidArgument, ResourceExhausted
 from fanfold.model.run import EventDetail
 from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepProgressed, StepStarted
 from fanfold.rpc.channels import open_channel
@@ -96,6 +96,17 @@ async def test_a_schema_that_cannot_be_used_is_refused_before_anything_starts(ru
     with pytest.raises(InvalidArgument) as caught:
         await running.mesh.parallel([step("a"), bad])
     assert caught.value.violations[0].field == "steps[1].output_schema"
+
+
+@pytest.mark.contract("C41", "F11")
+async def test_a_request_that_breaks_off_starts_nothing(running: RunningMesh, tmp_path: Path) -> None:
+    whole = steps(message("a", "shell", "touch started"))
+    too_large = steps(message("b", prompt="x" * 17_000_000))
+    with pytest.raises(ResourceExhausted) as caught:
+        await raw_run(running, [OPEN, whole, too_large])
+    assert caught.value.reason == "MESSAGE_TOO_LARGE"
+    assert (await running.mesh.parallel([step("c")]))[0].success  # whatever was to happen has happened
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.contract("C12")
