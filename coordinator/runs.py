@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import structlog
 
 from coordinator.combinators.parallel import parallel, refuse_duplicates
 from coordinator.config import Limits
@@ -26,6 +29,8 @@ from fanfold.model.run import (
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepProgressed, StepStarted
 from fanfold.ports import AgentExecutor
 from fanfold.schema import SchemaValidator
+
+_log = structlog.get_logger(__name__)
 
 ExecutorFactory = Callable[[str, bool], AgentExecutor]
 """Gives the executor of a run, by the run's id and whether anybody wants progress."""
@@ -154,7 +159,14 @@ class _Account:
         )
         # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
         await self._feed.first_delivered()
-        await parallel(executor, specs, self._on_step)
+        log = _log.bind(run_id=self._run_id, owner=self._opening.owner)
+        log.info("run started", steps=self._total)
+        try:
+            await parallel(executor, specs, self._on_step)
+        except asyncio.CancelledError:
+            log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
+            raise
+        log.info("run completed", succeeded=self._succeeded, failed=self._failed)
         time = datetime.now(UTC)
         self._feed.push(RunEnded(sequence=self._number(), time=time, run=self._run(RunState.COMPLETED, time)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 
@@ -99,7 +99,7 @@ class KnownNode:
     def view(self) -> NodeView:
         """The node as it is shown."""
         return NodeView(
-            node=self.node,
+            node=replace(self.node, status=self._status),
             address=self.address,
             state=self.state,
             steps_in_flight=self.in_flight,

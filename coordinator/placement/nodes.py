@@ -8,12 +8,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 
+import structlog
+
 from coordinator.placement.node import Change, KnownNode
 from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
 from fanfold.model.node import Node, NodesChanged, NodeView
 from fanfold.ports import NodeDialer
 
 MAX_AGENT_NAMES_REMEMBERED = 10_000
+
+_log = structlog.get_logger(__name__)
 
 
 class Nodes:
@@ -108,6 +112,8 @@ class Nodes:
             else:
                 reason = Unavailable("the node closed its link")
             attempts = 0 if known.node.boot_id != connected_before else attempts + 1
+            if known.is_linked():
+                _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
             known.lost(reason)
             self._tell_watchers(known)
             ceiling = min(self._redial_delay, 0.05 * 2**attempts)
@@ -126,6 +132,8 @@ class Nodes:
                 raise FailedPrecondition(f"another node that is called {node.name!r} is linked at {other.address}")
 
     def _changed(self, known: KnownNode, change: Change) -> None:
+        if change is Change.OFFER and known.is_linked():
+            _log.info(f"node {known.state}", node=known.node.name, address=known.address)
         if change is Change.OFFER and len(self._agents_ever) < MAX_AGENT_NAMES_REMEMBERED:
             self._agents_ever |= known.agents()
         for listener in self._listeners:

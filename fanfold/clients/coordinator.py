@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc.aio
 
+from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodesChanged, NodeView
 from fanfold.model.run import EventDetail, RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
@@ -18,6 +19,9 @@ from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.run import detail_to_proto, run_event_from_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
+
+if TYPE_CHECKING:
+    from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
 
 MAX_STEPS_A_MESSAGE = 1000
 MAX_BYTES_A_MESSAGE = 1_048_576
@@ -30,7 +34,8 @@ class CoordinatorClient:
     def __init__(self, server: str) -> None:
         self.server = server
         self._channel = open_channel(server, field="server")
-        self._stub = CoordinatorStub(self._channel)
+        self._stub: CoordinatorAsyncStub = CoordinatorStub(self._channel)
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -38,7 +43,13 @@ class CoordinatorClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
         await self._channel.close()
+
+    def _open_stub(self) -> CoordinatorAsyncStub:
+        if self._closed:
+            raise FailedPrecondition("this mesh object is closed; use it within its `with` block")
+        return self._stub
 
     async def parallel(
         self,
@@ -56,7 +67,7 @@ class CoordinatorClient:
             for request in _step_requests(specs):
                 yield request
 
-        call = self._stub.Run(requests())
+        call = self._open_stub().Run(requests())
         try:
             async for response in call:
                 for message in response.events:
@@ -74,7 +85,7 @@ class CoordinatorClient:
         """Place one step and give its events; closing the iterator cancels the step."""
         request = pb.CoordinatorExecuteStepRequest(request_id=request_id, events=detail_to_proto(detail))
         spec_to_proto(spec, request.step)
-        call = self._stub.ExecuteStep(request)
+        call = self._open_stub().ExecuteStep(request)
         try:
             async for response in call:
                 for message in response.events:
@@ -92,7 +103,7 @@ class CoordinatorClient:
         request = pb.ListNodesRequest()
         while True:
             try:
-                response = await self._stub.ListNodes(request)
+                response = await self._open_stub().ListNodes(request)
             except grpc.aio.AioRpcError as error:
                 raise from_rpc_error(error, self.server) from None
             views += map(view_from_proto, response.nodes)
@@ -102,7 +113,7 @@ class CoordinatorClient:
 
     async def watch_nodes(self) -> AsyncGenerator[NodesChanged, None]:
         """All nodes first, then those that change, until the iterator is closed."""
-        call = self._stub.WatchNodes(pb.WatchNodesRequest())
+        call = self._open_stub().WatchNodes(pb.WatchNodesRequest())
         try:
             async for response in call:
                 yield NodesChanged(

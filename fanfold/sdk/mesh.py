@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -44,11 +45,13 @@ class Mesh:
         """A fan-out with a barrier (C12): `result = await mesh.parallel([...])`, outcomes in the order of `specs`.
 
         It starts when it is awaited or iterated: `async for event in run` gives the steps' events as they happen, and
-        `run.result` is there after the last. `on_event` gets the same events. Cancelling it cancels its steps.
+        `run.result` is there after the last. `on_event`, a plain function, gets the same events; what it raises cancels
+        the run and is raised. Cancelling it cancels its steps; `run.outcomes` keeps what had ended by then.
 
         Raises (when it starts):
             InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
         """
+        _refuse_async(on_event)
         return ParallelRun(self._client, specs, on_event, request_id)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
@@ -57,6 +60,7 @@ class Mesh:
         Raises:
             InvalidArgument: the spec is wrong; nothing was started.
         """
+        _refuse_async(on_event)
         detail = EventDetail.OUTCOMES if on_event is None else EventDetail.PROGRESS
         events = self._client.execute_step(parse_spec(spec), detail=detail, request_id=request_id)
         async with aclosing(events):
@@ -82,7 +86,7 @@ class Mesh:
 
 
 class ParallelRun:
-    """A fan-out to be awaited or iterated, once."""
+    """A fan-out to be awaited or iterated. It runs once: awaiting it again gives the result that is there."""
 
     def __init__(
         self,
@@ -95,6 +99,8 @@ class ParallelRun:
         self._specs = specs
         self._on_event = on_event
         self._request_id = request_id
+        self._begun = False
+        self._outcomes: list[StepOutcome | None] = []
         self._result: ParallelResult | None = None
         self.run_id = ""
         """The run's id, once it has started."""
@@ -106,6 +112,14 @@ class ParallelRun:
             raise RuntimeError("the run has not ended; await it or iterate to its end first")
         return self._result
 
+    @property
+    def outcomes(self) -> tuple[StepOutcome | None, ...]:
+        """What has come so far, in the order of the steps; None for steps that have not ended.
+
+        It stays readable when the run is cancelled or the mesh is lost, so that finished work is not.
+        """
+        return tuple(self._outcomes)
+
     def __await__(self) -> Generator[Any, None, ParallelResult]:
         return self._run_to_end().__await__()
 
@@ -115,27 +129,31 @@ class ParallelRun:
                 yield event
 
     async def _run_to_end(self) -> ParallelResult:
-        detail = EventDetail.OUTCOMES if self._on_event is None else EventDetail.PROGRESS
-        async with aclosing(self._events(detail)) as events:
-            async for _ in events:
-                pass
+        if self._result is None:
+            detail = EventDetail.OUTCOMES if self._on_event is None else EventDetail.PROGRESS
+            async with aclosing(self._events(detail)) as events:
+                async for _ in events:
+                    pass
         return self.result
 
     async def _events(self, detail: EventDetail) -> AsyncGenerator[StepEvent, None]:
+        if self._begun:
+            raise RuntimeError("the run has begun already; a second one needs a second call of `parallel`")
         specs = parse_specs(self._specs)
-        outcomes: list[StepOutcome | None] = [None] * len(specs)
+        self._begun = True
+        self._outcomes = [None] * len(specs)
         run_events = self._client.parallel(specs, detail=detail, request_id=self._request_id)
         async with aclosing(run_events):
             async for run_event in run_events:
                 if isinstance(run_event, RunStepEvent):
                     event = run_event.event
                     if isinstance(event, StepEnded):
-                        outcomes[run_event.index] = event.outcome
+                        self._outcomes[run_event.index] = event.outcome
                     if self._on_event is not None:
                         self._on_event(event)
                     yield event
                 elif isinstance(run_event, RunEnded):
-                    self._result = _result_of(outcomes, run_event)
+                    self._result = _result_of(self._outcomes, run_event)
                 else:
                     self.run_id = run_event.run_id
         if self._result is None:
@@ -149,3 +167,8 @@ def _result_of(outcomes: Sequence[StepOutcome | None], ended: RunEnded) -> Paral
     if missing:
         raise Unavailable(f"the coordinator ended the run without {missing} of {len(outcomes)} outcomes")
     return ParallelResult([outcome for outcome in outcomes if outcome is not None], ended.run.budget)
+
+
+def _refuse_async(on_event: OnStepEvent | None) -> None:
+    if inspect.iscoroutinefunction(on_event):
+        raise TypeError("on_event must be a plain function; iterate over the run with `async for` to await things")

@@ -25,11 +25,13 @@ class SyncMesh:
 
     def __init__(self, server: str | None = None) -> None:
         self._server = server
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
         self._mesh: Mesh | None = None
 
     def __enter__(self) -> Self:
+        if self._mesh is not None:
+            raise RuntimeError("it is entered already")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
         self._thread.start()
         self._mesh = self._wait(self._open())
         return self
@@ -38,6 +40,7 @@ class SyncMesh:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._wait(self._opened.__aexit__(None, None, None))
+        self._mesh = None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

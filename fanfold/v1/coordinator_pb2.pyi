@@ -35,7 +35,7 @@ class RunOpen(_message.Message):
     PARALLEL_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Makes the call idempotent (C18). Optional for runs without a workflow id."""
+    """Makes the call idempotent, as far as the service's comment says (C18). Optional for runs without a workflow id."""
     workflow_id: _builtins.str
     """Makes the run resumable under this name (C16). Empty means not resumable."""
     budget_tokens: _builtins.int

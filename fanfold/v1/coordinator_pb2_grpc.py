@@ -35,7 +35,9 @@ class CoordinatorStub:
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
     UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     def __init__(self, channel):
@@ -126,7 +128,9 @@ class CoordinatorServicer:
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
     UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     def Run(self, request_iterator, context):
@@ -140,7 +144,8 @@ class CoordinatorServicer:
 
         Errors:
         INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
-        ABORTED             another request holds the workflow id (C18); the message says since when.
+        ABORTED             another request holds the workflow id (C18), or a call with this `request_id` is under way;
+        the message says since when.
         FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -371,7 +376,9 @@ class Coordinator:
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
     UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     @staticmethod

@@ -36,7 +36,9 @@ class CoordinatorStub:
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
       UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     @_typing.overload
@@ -54,7 +56,8 @@ class CoordinatorStub:
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
-      ABORTED             another request holds the workflow id (C18); the message says since when.
+      ABORTED             another request holds the workflow id (C18), or a call with this `request_id` is under way;
+                          the message says since when.
       FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
     """
     RunPipeline: _grpc.StreamStreamMultiCallable[_coordinator_pb2.RunPipelineRequest, _coordinator_pb2.RunPipelineResponse]
@@ -149,7 +152,9 @@ class CoordinatorAsyncStub(CoordinatorStub):
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
       UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -164,7 +169,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
-      ABORTED             another request holds the workflow id (C18); the message says since when.
+      ABORTED             another request holds the workflow id (C18), or a call with this `request_id` is under way;
+                          the message says since when.
       FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
     """
     RunPipeline: _aio.StreamStreamMultiCallable[_coordinator_pb2.RunPipelineRequest, _coordinator_pb2.RunPipelineResponse]  # type: ignore[assignment]
@@ -258,7 +264,9 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
       UNIMPLEMENTED       this release does not have the method yet.
 
-    `request_id` (at most 128 characters) makes methods that start something idempotent (C44).
+    `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
+    workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
+    twice at once: while one call is under way, another with the same id is refused with ABORTED.
     """
 
     @_abc_1.abstractmethod
@@ -277,7 +285,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
-          ABORTED             another request holds the workflow id (C18); the message says since when.
+          ABORTED             another request holds the workflow id (C18), or a call with this `request_id` is under way;
+                              the message says since when.
           FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
         """
 
