@@ -15,17 +15,14 @@ from coordinator.placement.mesh import Mesh
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs import ExecutorFactory, Runs
-from coordinator.servicer import CoordinatorServicer
+from coordinator.servicer import service
 from fanfold.background import background
 from fanfold.clients.node_link import GrpcNodeDialer
 from fanfold.errors import InvalidArgument
 from fanfold.ports import AgentExecutor
-from fanfold.rpc.server import Service
+from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
-from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
-
-SERVICE_NAME = "fanfold.v1.Coordinator"
 
 
 @asynccontextmanager
@@ -44,17 +41,14 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         nodes = await stack.enter_async_context(Nodes(dialer, redial_delay=sources.redial_delay))
         NodeCollector(nodes, registry)
         runs = Runs(_executors(config, nodes, validator), validator, config.limits)
-        service = Service(
-            SERVICE_NAME,
-            CoordinatorServicer(runs, nodes),  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
-            add_CoordinatorServicer_to_server,
-            unattended=frozenset({"AnnounceNode", "WatchNodes"}),
-        )
         follow_static(nodes, sources.static)
-        looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in sources.dns]
+        names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
+        looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
         await stack.enter_async_context(background(*looking_up))
         yield await stack.enter_async_context(
-            serving([service], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry)
+            serving(
+                [service(runs, nodes)], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry
+            )
         )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
 from coordinator.placement.discovery import announced
 from coordinator.placement.nodes import Nodes
@@ -17,8 +19,11 @@ from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
 from fanfold.rpc.addresses import parse_address
+from fanfold.rpc.server import Service
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
+from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from fanfold.wire.batches import batches
 from fanfold.wire.node import view_to_proto
 from fanfold.wire.paging import key_of_token, page_size_of, page_token
 from fanfold.wire.run import detail_from_proto, event_into
@@ -30,11 +35,18 @@ ANONYMOUS = "anonymous"
 ANNOUNCE_WITHIN = 10.0
 """Seconds within which a node repeats its announcement."""
 
-MAX_EVENTS_A_MESSAGE = 256
-MAX_EVENT_BYTES_A_MESSAGE = 1_048_576
-"""A message takes no further event after this; with the largest single event it stays below 4 MiB."""
-
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def service(runs: Runs, nodes: Nodes) -> Service:
+    """The coordinator as a service to be served."""
+    servicer = CoordinatorServicer(runs, nodes)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
+    return Service(
+        "fanfold.v1.Coordinator",
+        servicer,
+        add_CoordinatorServicer_to_server,
+        unattended=frozenset({"AnnounceNode", "WatchNodes"}),
+    )
 
 
 class CoordinatorServicer(GeneratedServicer):
@@ -66,7 +78,8 @@ class CoordinatorServicer(GeneratedServicer):
         )
         async with self._runs.step(opening, spec) as feed:
             while events := await feed.read():
-                yield _step_response(events)
+                for response in _step_responses(events):
+                    yield response
 
     async def AnnounceNode(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.AnnounceNodeRequest], context: Context
@@ -105,8 +118,9 @@ class CoordinatorServicer(GeneratedServicer):
         self, request: pb.WatchNodesRequest, context: Context
     ) -> AsyncIterator[pb.WatchNodesResponse]:
         """Follow the known nodes."""
-        async for change in self._nodes.watch():
-            yield pb.WatchNodesResponse(nodes=map(view_to_proto, change.nodes), forgotten=change.forgotten)
+        async with aclosing(self._nodes.watch()) as changes:
+            async for change in changes:
+                yield pb.WatchNodesResponse(nodes=map(view_to_proto, change.nodes), forgotten=change.forgotten)
 
     async def _read_run(self, requests: AsyncIterator[pb.RunRequest]) -> tuple[Opening, list[AgentStepSpec]]:
         opening: Opening | None = None
@@ -156,23 +170,17 @@ def _specs_of(batch: pb.StepBatch, *, first_index: int) -> list[AgentStepSpec]:
 
 
 def _run_responses(events: Sequence[RunEvent]) -> Iterator[pb.RunResponse]:
-    response, size = pb.RunResponse(), 0
-    for event in events:
-        message = response.events.add()
-        event_into(event, message)
-        size += message.ByteSize()
-        if size >= MAX_EVENT_BYTES_A_MESSAGE or len(response.events) >= MAX_EVENTS_A_MESSAGE:
-            yield response
-            response, size = pb.RunResponse(), 0
-    if response.events:
-        yield response
+    def add(event: RunEvent, response: pb.RunResponse) -> Message:
+        return event_into(event, response.events.add())
+
+    return batches(events, pb.RunResponse, add)
 
 
-def _step_response(events: Sequence[StepEvent]) -> pb.CoordinatorExecuteStepResponse:
-    response = pb.CoordinatorExecuteStepResponse()
-    for event in events:
-        event_to_proto(event, response.events.add())
-    return response
+def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.CoordinatorExecuteStepResponse]:
+    def add(event: StepEvent, response: pb.CoordinatorExecuteStepResponse) -> Message:
+        return event_to_proto(event, response.events.add())
+
+    return batches(events, pb.CoordinatorExecuteStepResponse, add)
 
 
 async def _next_within(

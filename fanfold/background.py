@@ -15,12 +15,12 @@ async def background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     One that fails cancels the block, and its error is raised in an ExceptionGroup. An error of the block itself is
     raised as it is.
     """
-    error: Exception | None = None
+    error: Exception | GeneratorExit | None = None
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work) for work in works]
         try:
             yield
-        except Exception as raised:  # a task group would wrap it
+        except (Exception, GeneratorExit) as raised:  # a task group would wrap it
             error = raised
         finally:
             for task in tasks:

@@ -20,16 +20,15 @@ def follow_static(nodes: Nodes, addresses: Sequence[str]) -> None:
         nodes.want(str(parse_address(address, field=f"nodes.static[{index}]")))
 
 
-async def follow_dns(nodes: Nodes, name: str, *, interval: float) -> None:
-    """Want whatever `name` (as host:port) resolves to, asked again every `interval` seconds, until cancelled.
+async def follow_dns(nodes: Nodes, name: Address, *, interval: float) -> None:
+    """Want whatever `name` resolves to, asked again every `interval` seconds, until cancelled.
 
     A name that does not resolve leaves things as they are: DNS that is away must not make nodes go away.
     """
-    endpoint = parse_address(name, field="nodes.dns")
     wanted: set[str] = set()
     while True:
         try:
-            found = await _resolve(endpoint)
+            found = await _resolve(name)
         except OSError as error:
             _log.warning("cannot resolve %s: %s", name, error)
         else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.life import StepLife, failed
-from coordinator.placement.node import Ending, Execution, KnownNode, Lost
+from coordinator.placement.node import Ending, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
@@ -78,18 +79,13 @@ class MeshExecutor:
         )
         execution = node.execute(start, life.tell)
         try:
-            return await execution.ended
+            return await execution.wait()
         except asyncio.CancelledError:
-            await self._see_it_gone(node, execution)
+            node.cancel(execution, "the run was cancelled")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._mesh.cancel_wait):
+                    await execution.wait()
             raise
-
-    async def _see_it_gone(self, node: KnownNode, execution: Execution) -> None:
-        """Cancel an execution and wait until its node says that it is gone (C9), or the node is."""
-        if execution.ended.cancelled():
-            # Awaiting it cancelled it too; what the node still says goes to a fresh one.
-            execution.ended = asyncio.get_running_loop().create_future()
-        node.cancel(execution, "the run was cancelled")
-        await asyncio.wait([execution.ended], timeout=self._mesh.cancel_wait)
 
     async def _accept(self, spec: AgentStepSpec, ending: StepOutcome | Lost) -> StepOutcome:
         if isinstance(ending, Lost):
@@ -99,6 +95,7 @@ class MeshExecutor:
             if ending.started is None:
                 return lost
             return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
+        ending = _consistent(ending, spec)
         if spec.output_schema is None or not ending.success:
             return ending
         structured = await structured_value(self._mesh.validator, spec.output_schema, ending.structured)
@@ -111,3 +108,14 @@ class MeshExecutor:
             output=structured.annotate(ending.output),
             failure=structured.failure,
         )
+
+
+def _consistent(outcome: StepOutcome, spec: AgentStepSpec) -> StepOutcome:
+    """What a node sent, made to say what outcomes promise whatever the node is (C2)."""
+    if outcome.task_id != spec.task_id or outcome.agent != spec.agent:
+        outcome = replace(outcome, task_id=spec.task_id, agent=spec.agent)
+    if outcome.success is (outcome.failure is None):
+        return outcome
+    if outcome.success:
+        return replace(outcome, failure=None)
+    return replace(outcome, failure=StepFailure(code=FailureCode.INTERNAL, message="the node does not say why"))

@@ -36,15 +36,32 @@ Ending = StepOutcome | Rejection | Lost
 
 
 class Execution:
-    """One attempt of a step on a node; `ended` gives how it left the node."""
+    """One attempt of a step on a node, until it leaves it."""
 
-    __slots__ = ("ended", "listener", "start", "started")
+    __slots__ = ("_waiter", "ending", "listener", "start", "started")
 
     def __init__(self, start: ExecutionStart, listener: OnStepEvent) -> None:
         self.start = start
         self.listener = listener
-        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.started: StepStarted | None = None
+        self.ending: Ending | None = None
+        """How it left the node, once it has."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    def end(self, ending: Ending) -> None:
+        """It left the node; the first word counts."""
+        if self.ending is None:
+            self.ending = ending
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    async def wait(self) -> Ending:
+        """How it left the node. May be waited for again after a wait that was cancelled, by one at a time."""
+        if self.ending is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        assert self.ending is not None
+        return self.ending
 
 
 class KnownNode:
@@ -118,7 +135,7 @@ class KnownNode:
         execution = Execution(start, listener)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
-            execution.ended.set_result(Rejection(reason=RejectionReason.DRAINING))
+            execution.end(Rejection(reason=RejectionReason.DRAINING))
         else:
             self._executions[start.execution_id] = execution
             self._link.start(start)
@@ -126,12 +143,12 @@ class KnownNode:
 
     def cancel(self, execution: Execution, reason: str) -> None:
         """Ask for an execution's end; it still ends by itself."""
-        if self._link is None or execution.ended.done():
+        if self._link is None or execution.ending is not None:
             return
         execution_id = execution.start.execution_id
         if not self._link.cancel(execution_id, reason):
             self._executions.pop(execution_id, None)
-            execution.ended.set_result(Lost(self.node.name, execution.started))
+            execution.end(Lost(self.node.name, execution.started))
 
     # What the link tells.
 
@@ -188,13 +205,12 @@ class KnownNode:
             self._become(NodeState.CONNECTING, error.message)
         executions, self._executions = self._executions, {}
         for execution in executions.values():
-            if not execution.ended.done():
-                execution.ended.set_result(Lost(self.node.name, execution.started))
+            execution.end(Lost(self.node.name, execution.started))
 
     def _end(self, execution_id: str, ending: Ending) -> None:
         execution = self._executions.pop(execution_id, None)
-        if execution is not None and not execution.ended.done():
-            execution.ended.set_result(ending)
+        if execution is not None:
+            execution.end(ending)
         self._finish_if_drained()
 
     def _finish_if_drained(self) -> None:

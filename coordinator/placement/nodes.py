@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 
 import structlog
 
 from coordinator.placement.node import Change, KnownNode
-from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
+from fanfold.backoff import full_jitter
+from fanfold.errors import FailedPrecondition, FanfoldError, InternalError, Unavailable
 from fanfold.model.node import Node, NodesChanged, NodeView
 from fanfold.ports import NodeDialer
 
@@ -86,20 +86,31 @@ class Nodes:
         """Whether any node has ever offered the agent (C3)."""
         return agent in self._agents_ever
 
-    async def watch(self) -> AsyncIterator[NodesChanged]:
+    async def watch(self) -> AsyncGenerator[NodesChanged, None]:
         """All nodes first, then each one that changed, until the caller stops."""
         watcher = _Watcher()
         self._watchers.add(watcher)
         try:
-            yield NodesChanged(nodes=tuple(self.views()))
+            told = {view.address: view for view in self.views()}
+            yield NodesChanged(nodes=tuple(told.values()))
             while True:
-                changed = await watcher.changes()
-                yield NodesChanged(
-                    nodes=tuple(self._known[address].view() for address in changed if address in self._known),
-                    forgotten=tuple(sorted(address for address in changed if address not in self._known)),
-                )
+                change = self._change_since(told, await watcher.changes())
+                if change.nodes or change.forgotten:
+                    yield change
         finally:
             self._watchers.discard(watcher)
+
+    def _change_since(self, told: dict[str, NodeView], addresses: list[str]) -> NodesChanged:
+        """What is news at these addresses to somebody who was told `told`, which it then is."""
+        nodes, forgotten = [], []
+        for address in addresses:
+            known, before = self._known.get(address), told.get(address)
+            if known is not None and (view := known.view()) != before:
+                told[address] = view
+                nodes.append(view)
+            elif known is None and before is not None:
+                forgotten.append(told.pop(address).node.name)
+        return NodesChanged(nodes=tuple(nodes), forgotten=tuple(forgotten))
 
     async def _keep_link(self, known: KnownNode) -> None:
         attempts = 0
@@ -109,6 +120,9 @@ class Nodes:
                 await self._dialer.hold_link(known.address, known)
             except FanfoldError as error:
                 reason = error
+            except Exception:  # one node's oddity must not take the others down
+                _log.exception("link failed", node=known.node.name, address=known.address)
+                reason = InternalError("its link failed; the coordinator's log says why")
             else:
                 reason = Unavailable("the node closed its link")
             attempts = 0 if known.node.boot_id != connected_before else attempts + 1
@@ -116,8 +130,7 @@ class Nodes:
                 _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
             known.lost(reason)
             self._tell_watchers(known)
-            ceiling = min(self._redial_delay, 0.05 * 2**attempts)
-            await asyncio.sleep(random.uniform(0, ceiling))  # noqa: S311 - jitter, not a secret
+            await asyncio.sleep(full_jitter(attempts + 1, first=0.05, most=self._redial_delay))
         self._forget(known)
 
     def _forget(self, known: KnownNode) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 
 import grpc.aio
 import structlog
 
+from fanfold.backoff import full_jitter
 from fanfold.errors import FanfoldError, Unavailable
+from fanfold.rpc.addresses import Address
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
@@ -24,26 +25,22 @@ LONGEST_PAUSE = 5.0
 _log = structlog.get_logger(__name__)
 
 
-async def keep_announcing(coordinator: str, *, name: str, address: str) -> None:
-    """Announce the node at `address` to the coordinator at `coordinator`, again whenever that is lost, until cancelled.
-
-    Raises:
-        InvalidArgument: `coordinator` is no address.
-    """
+async def keep_announcing(coordinator: Address, *, name: str, address: str) -> None:
+    """Announce the node at `address` to a coordinator, again whenever that is lost, until cancelled."""
     failures = 0
     request = pb.AnnounceNodeRequest(name=name, address=address)
-    async with open_channel(coordinator, field="announce_to") as channel:
+    async with open_channel(str(coordinator)) as channel:
         while True:
             error: FanfoldError = Unavailable("the coordinator closed the stream")
             try:
                 async for _ in _acknowledgements(channel, request):
                     failures = 0
             except grpc.aio.AioRpcError as raised:
-                error = from_rpc_error(raised, coordinator)
+                error = from_rpc_error(raised, str(coordinator))
             failures += 1
             if failures == 1:
-                _log.info("not announced", coordinator=coordinator, why=error.message)
-            await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.1 * 2**failures)))  # noqa: S311 - jitter
+                _log.info("not announced", coordinator=str(coordinator), why=error.message)
+            await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
 
 
 async def _acknowledgements(
@@ -51,6 +48,7 @@ async def _acknowledgements(
 ) -> AsyncIterator[pb.AnnounceNodeResponse]:
     """Each answer of the coordinator; ends as soon as the stream does, not only when it is written to again."""
     call = CoordinatorStub(channel).AnnounceNode()
+    ended = asyncio.ensure_future(call.code())
     try:
         while True:
             await call.write(request)
@@ -58,9 +56,9 @@ async def _acknowledgements(
             if not isinstance(answer, pb.AnnounceNodeResponse):
                 return
             yield answer
-            ended = asyncio.ensure_future(call.code())
             await asyncio.wait([ended], timeout=REPEAT_INTERVAL)
     except asyncio.InvalidStateError:
         return  # it ended between two announcements
     finally:
         call.cancel()
+        await ended

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodesChanged, NodeView
@@ -16,16 +17,13 @@ from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
+from fanfold.wire.batches import batches
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.run import detail_to_proto, run_event_from_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 
 if TYPE_CHECKING:
     from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
-
-MAX_STEPS_A_MESSAGE = 1000
-MAX_BYTES_A_MESSAGE = 1_048_576
-"""A message takes no further step after this; with the largest single step it stays well below the server's limit."""
 
 
 class CoordinatorClient:
@@ -126,13 +124,7 @@ class CoordinatorClient:
 
 
 def _step_requests(specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
-    request, size = pb.RunRequest(), 0
-    for spec in specs:
-        message = request.steps.steps.add()
-        spec_to_proto(spec, message)
-        size += message.ByteSize()
-        if size >= MAX_BYTES_A_MESSAGE or len(request.steps.steps) >= MAX_STEPS_A_MESSAGE:
-            yield request
-            request, size = pb.RunRequest(), 0
-    if request.HasField("steps"):
-        yield request
+    def add(spec: AgentStepSpec, request: pb.RunRequest) -> Message:
+        return spec_to_proto(spec, request.steps.steps.add())
+
+    return batches(specs, pb.RunRequest, add)

@@ -7,24 +7,25 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import grpc.aio
 
 from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
+from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome
 from fanfold.ports import ExecutionStart, LinkListener
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.v1 import step_pb2
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
+from fanfold.wire.batches import MAX_BATCH_BYTES, MAX_BATCH_ELEMENTS
 from fanfold.wire.link import rejection_from_proto, start_into
 from fanfold.wire.node import node_from_proto, status_from_proto
 from fanfold.wire.step import event_from_proto
 
-MAX_BATCH = 256
-"""Executions in one message; with ordinary steps it stays well below the message limit."""
-
-MAX_BATCH_CHARACTERS = 1_000_000
-"""Prompt characters after which a message takes no further step, so that a few fat ones do not fill it."""
+_LAST_WORD_SECONDS = 5.0
+"""Longest wait for the status of a link that has ended."""
 
 
 class GrpcNodeDialer:
@@ -140,16 +141,13 @@ class _Link:
             await self._call.done_writing()
 
     def _next_message(self) -> pb.LinkRequest:
-        message = pb.LinkRequest()
+        message, size = pb.LinkRequest(), 0
         cancels, self._cancels = self._cancels, []
         for execution_id, reason in cancels:
             message.cancels.add(execution_id=execution_id, reason=reason)
-        characters = 0
-        while self._starts and len(message.starts) < MAX_BATCH and characters < MAX_BATCH_CHARACTERS:
+        while self._starts and len(message.starts) < MAX_BATCH_ELEMENTS and size < MAX_BATCH_BYTES:
             execution_id = next(iter(self._starts))
-            start = self._starts.pop(execution_id)
-            start_into(start, message.starts.add())
-            characters += len(start.spec.prompt)
+            size += start_into(self._starts.pop(execution_id), message.starts.add()).ByteSize()
         return message
 
 
@@ -164,21 +162,33 @@ def _dispatch(message: pb.LinkResponse, listener: LinkListener) -> None:
         listener.status_changed(status_from_proto(message.status))
     for update in message.updates:
         if update.HasField("event"):
-            event = event_from_proto(update.event)
+            event = _event_of(update.event)
             if event is not None:
                 listener.execution_event(update.execution_id, event)
         elif update.HasField("rejected"):
             listener.execution_rejected(update.execution_id, rejection_from_proto(update.rejected))
 
 
+def _event_of(message: step_pb2.StepEvent) -> StepEvent | None:
+    """The event; an end that cannot be read is still an end, and the step's alone."""
+    try:
+        return event_from_proto(message)
+    except InvalidArgument as error:
+        if message.WhichOneof("event") != "ended":
+            return None
+        failure = StepFailure(code=FailureCode.INTERNAL, message=f"the node's outcome cannot be read: {error.message}")
+        outcome = StepOutcome(task_id=message.task_id, agent="", success=False, failure=failure, attempts=1)
+        return StepEnded(task_id=message.task_id, time=datetime.now(UTC), outcome=outcome)
+
+
 async def _error_of(call: _LinkCall) -> FanfoldError:
-    code = await call.code()
+    try:
+        async with asyncio.timeout(_LAST_WORD_SECONDS):
+            code = await call.code()
+            details = await call.details()
+            metadata = await call.initial_metadata(), await call.trailing_metadata()
+    except TimeoutError:
+        return Unavailable("the node's answer cannot be read")
     if code is grpc.StatusCode.OK:
         return Unavailable("the node closed its link")
-    error = grpc.aio.AioRpcError(
-        code,
-        await call.initial_metadata(),
-        await call.trailing_metadata(),
-        details=await call.details(),
-    )
-    return from_rpc_error(error)
+    return from_rpc_error(grpc.aio.AioRpcError(code, *metadata, details=details))

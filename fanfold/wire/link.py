@@ -11,13 +11,14 @@ _REASON_TO_PROTO = {reason: pb.RejectionReason.Value(f"REJECTION_REASON_{reason.
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
 
 
-def start_into(start: ExecutionStart, message: pb.StartExecution) -> None:
-    """Write an execution's start into a message of a batch."""
+def start_into(start: ExecutionStart, message: pb.StartExecution) -> pb.StartExecution:
+    """Write an execution's start into a message of a batch, and give that back."""
     message.execution_id = start.execution_id
     message.run_id = start.run_id
     message.epoch = start.epoch
     message.progress = start.progress
     spec_to_proto(start.spec, message.step)
+    return message
 
 
 def start_from_proto(message: pb.StartExecution) -> ExecutionStart:

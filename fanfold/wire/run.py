@@ -86,8 +86,8 @@ def run_from_proto(message: pb.Run) -> Run:
     )
 
 
-def event_into(event: RunEvent, message: pb.RunEvent) -> None:
-    """Write an event into a message of a batch."""
+def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
+    """Write an event into a message of a batch, and give that back."""
     message.sequence = event.sequence
     set_timestamp(message.time, event.time)
     match event:
@@ -102,6 +102,7 @@ def event_into(event: RunEvent, message: pb.RunEvent) -> None:
         case RunEnded():
             run_to_proto(event.run, message.ended.run)
             message.ended.error = event.error
+    return message
 
 
 def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:

@@ -1,0 +1,35 @@
+"""Messages that carry a batch: as much as there is, cut where a message would become too large for its receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+MAX_BATCH_BYTES = 1_048_576
+"""A message takes no further element after this. The largest single element fits on top: clients that are not ours
+refuse messages above 4 MiB unless told otherwise."""
+
+MAX_BATCH_ELEMENTS = 1000
+
+Element = TypeVar("Element")
+Batch = TypeVar("Batch", bound=Message)
+
+
+def batches(
+    elements: Iterable[Element], new_batch: Callable[[], Batch], add: Callable[[Element, Batch], Message]
+) -> Iterator[Batch]:
+    """Messages with all elements in order; none for no elements.
+
+    `add` writes an element into a message and returns the part that it wrote, whose size counts.
+    """
+    batch, count, size = new_batch(), 0, 0
+    for element in elements:
+        size += add(element, batch).ByteSize()
+        count += 1
+        if size >= MAX_BATCH_BYTES or count >= MAX_BATCH_ELEMENTS:
+            yield batch
+            batch, count, size = new_batch(), 0, 0
+    if count:
+        yield batch
