@@ -44,11 +44,11 @@ class Placement(_Section):
     """How long steps wait for a node that could take them, in seconds (C3)."""
 
     agent_unknown: Seconds = 2.0
-    """Until AGENT_UNKNOWN, while some node is ready."""
+    """Until AGENT_UNKNOWN, while some node is ready and none is still to be reached."""
     unplaceable: Seconds = 30.0
     """Until UNPLACEABLE."""
-    cancel_wait: Seconds = 15.0
-    """Longest wait for a cancelled step to be gone; longer than the nodes' grace."""
+    cancel_wait: Seconds = 9.0
+    """Longest wait for a cancelled step to be gone; longer than the nodes' `step.stop_grace`."""
 
 
 class CoordinatorConfig(_Section):

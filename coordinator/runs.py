@@ -62,7 +62,7 @@ class Runs:
             InvalidArgument: a step is wrong, or a task id is given twice; nothing was started.
             Aborted: a call with the same request id is under way (C18).
         """
-        await self.check(specs)
+        await self.check(specs, owner=opening.owner)
         refuse_duplicates(specs)
         with self._hold(opening):
             run_id = f"run-{uuid.uuid4().hex}"
@@ -80,7 +80,7 @@ class Runs:
             InvalidArgument: the step is wrong; nothing was started.
             Aborted: a call with the same request id is under way.
         """
-        await self.check([spec], path="step")
+        await self.check([spec], owner=opening.owner, path="step")
         with self._hold(opening):
             executor = self._executors(f"step-{uuid.uuid4().hex}", opening.detail is EventDetail.PROGRESS)
             feed: Feed[StepEvent] = Feed()
@@ -103,7 +103,7 @@ class Runs:
         if size > limits.run_bytes:
             raise InvalidArgument.of_field("steps", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
 
-    async def check(self, specs: Sequence[AgentStepSpec], *, path: str = "") -> None:
+    async def check(self, specs: Sequence[AgentStepSpec], *, owner: str, path: str = "") -> None:
         """Raise InvalidArgument for whatever the configured limits or the schemas' own rules refuse (C20)."""
         limit = self._limits.prompt_bytes
         violations = [
@@ -116,10 +116,12 @@ class Runs:
         ]
         if violations:
             raise InvalidArgument(violations=violations)
+        checked: set[int] = set()
         for index, spec in enumerate(specs):
-            if spec.output_schema is not None:
+            if spec.output_schema is not None and id(spec.output_schema) not in checked:
+                checked.add(id(spec.output_schema))
                 field = f"{path or f'steps[{index}]'}.output_schema"
-                await self._validator.check(spec.output_schema, field=field)
+                await self._validator.check(spec.output_schema, field=field, owner=owner)
 
     @contextmanager
     def _hold(self, opening: Opening) -> Iterator[None]:

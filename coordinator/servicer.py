@@ -125,6 +125,7 @@ class CoordinatorServicer(GeneratedServicer):
     async def _read_run(self, requests: AsyncIterator[pb.RunRequest]) -> tuple[Opening, list[AgentStepSpec]]:
         opening: Opening | None = None
         specs: list[AgentStepSpec] = []
+        schemas: dict[str, Any] = {}
         size = 0
         async for request in requests:
             match request.WhichOneof("message"):
@@ -137,7 +138,7 @@ class CoordinatorServicer(GeneratedServicer):
                         raise InvalidArgument.of_field("open", "must be sent before steps")
                     size += request.ByteSize()
                     self._runs.refuse_oversize(len(specs) + len(request.steps.steps), size)
-                    specs += _specs_of(request.steps, first_index=len(specs))
+                    specs += _specs_of(request.steps, first_index=len(specs), schemas=schemas)
                 case _:
                     raise InvalidArgument("a message must have open or steps")
         if opening is None:
@@ -164,8 +165,11 @@ def _opening_of(message: pb.RunOpen) -> Opening:
     )
 
 
-def _specs_of(batch: pb.StepBatch, *, first_index: int) -> list[AgentStepSpec]:
-    specs = [spec_from_proto(step, path=f"steps[{index}]") for index, step in enumerate(batch.steps, start=first_index)]
+def _specs_of(batch: pb.StepBatch, *, first_index: int, schemas: dict[str, Any]) -> list[AgentStepSpec]:
+    specs = [
+        spec_from_proto(step, path=f"steps[{index}]", schemas=schemas)
+        for index, step in enumerate(batch.steps, start=first_index)
+    ]
     return parse_specs(specs, first_index=first_index)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,28 +72,42 @@ class InProcessExecutor:
             return life.end(failed(spec, FailureCode.AGENT_UNKNOWN, f"there is no agent {spec.agent!r}"))
         attempt = _Attempt(spec, life, self._workspace)
         life.tell(StepStarted(task_id=spec.task_id, time=attempt.started_at, session_id=attempt.session_id, node=NODE))
-        bound = asyncio.timeout(spec.policy.timeout)
         try:
-            async with bound:
-                result = _result_of(await _call(agent, spec, attempt))
+            result = _result_of(await attempt.run(agent))
+        except _Stopped as stop:
+            return life.end(attempt.failed(stop.code, stop.message))
         except AgentFailed as error:
-            outcome = attempt.failed(FailureCode.AGENT_FAILED, error.message, retryable=error.retryable)
+            return life.end(
+                attempt.failed(FailureCode.AGENT_FAILED, str(error.message), retryable=bool(error.retryable))
+            )
         except Exception as error:  # whatever an agent raises is the step's failure (C9)
-            if bound.expired():
-                outcome = attempt.failed(FailureCode.TIMED_OUT, f"it took longer than {spec.policy.timeout:g} s")
-            else:
-                outcome = attempt.failed(FailureCode.CRASHED, f"{type(error).__name__}: {error}")
-        else:
-            outcome = await self._conclude(spec, attempt, result)
-        return life.end(outcome)
+            return life.end(attempt.failed(FailureCode.CRASHED, f"{type(error).__name__}: {error}"))
+        return life.end(await self._conclude(spec, attempt, result))
 
-    async def _conclude(self, spec: AgentStepSpec, attempt: _Attempt, result: AgentResult) -> StepOutcome:
+    async def _conclude(self, spec: AgentStepSpec, attempt: _Attempt, result: _Result) -> StepOutcome:
         if spec.output_schema is None:
             return attempt.outcome(result.output, usage=result.usage)
-        given = result.output if result.structured is None else json.dumps(result.structured)
-        structured = await structured_text(self._validator, spec.output_schema, given)
+        structured = await structured_text(self._validator, spec.output_schema, result.structured_text or result.output)
         output = structured.annotate(result.output)
         return attempt.outcome(output, structured.value, result.usage, structured.failure)
+
+
+class _Stopped(Exception):
+    """The step was stopped at one of its bounds."""
+
+    def __init__(self, code: FailureCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """An agent's result in text: `structured_text` is the JSON of its structured value, empty if it gave none."""
+
+    output: str
+    structured_text: str
+    usage: Usage
 
 
 @dataclass(slots=True)
@@ -105,9 +119,14 @@ class _Attempt:
     files: WorkspaceFiles | None
     session_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    stopped: bool = False
     anchors: Anchors = field(init=False)
+    began_at: float = field(init=False)
+    progressed_at: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.began_at = self.progressed_at = self.loop.time()
         self.anchors = Anchors(self.files.root if self.files else Path("/"))
 
     @property
@@ -129,7 +148,39 @@ class _Attempt:
         self.anchors.observe(tool, url_or_path, lines)
 
     def is_cancelled(self) -> bool:
-        return False
+        return self.stopped
+
+    async def run(self, agent: AgentFunction) -> Any:
+        """Call the agent within the step's bounds (C6). Raises _Stopped at one of them."""
+        work = asyncio.ensure_future(_call(agent, self.spec, self))
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=self._seconds_left())
+                if not work.done():
+                    self._stop_at_bound()
+        finally:
+            self.stopped = True
+            if work.cancel():
+                await asyncio.wait({work})
+        return work.result()
+
+    def _seconds_left(self) -> float | None:
+        bounds = [until for until, _, _ in self._bounds()]
+        return max(0.0, min(bounds) - self.loop.time()) if bounds else None
+
+    def _stop_at_bound(self) -> None:
+        for until, code, message in self._bounds():
+            if until <= self.loop.time():
+                raise _Stopped(code, message)
+
+    def _bounds(self) -> Iterator[tuple[float, FailureCode, str]]:
+        policy = self.spec.policy
+        if policy.timeout is not None:
+            message = f"it took longer than {policy.timeout:g} seconds"
+            yield self.began_at + policy.timeout, FailureCode.TIMED_OUT, message
+        if policy.no_progress_timeout is not None:
+            message = f"no progress for {policy.no_progress_timeout:g} seconds"
+            yield self.progressed_at + policy.no_progress_timeout, FailureCode.STALLED, message
 
     def failed(self, code: FailureCode, message: str, *, retryable: bool = False) -> StepOutcome:
         return self.outcome(failure=StepFailure(code=code, message=message, retryable=retryable))
@@ -154,6 +205,11 @@ class _Attempt:
         )
 
     def _progress(self, progress: Progress) -> None:
+        # Plain functions tell it from a thread of their own.
+        self.loop.call_soon_threadsafe(self._tell, progress)
+
+    def _tell(self, progress: Progress) -> None:
+        self.progressed_at = self.loop.time()
         self.life.tell(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
 
 
@@ -163,13 +219,18 @@ async def _call(agent: AgentFunction, spec: AgentStepSpec, attempt: _Attempt) ->
     return await asyncio.to_thread(agent, spec, attempt)
 
 
-def _result_of(value: Any) -> AgentResult:
+def _result_of(value: Any) -> _Result:
     if isinstance(value, AgentResult):
-        return value
+        structured = "" if value.structured is None else _json(value.structured)
+        return _Result(str(value.output), structured, value.usage)
     if isinstance(value, str):
-        return AgentResult(output=value)
+        return _Result(value, "", NO_USAGE)
+    text = _json(value)
+    return _Result(text, text, NO_USAGE)
+
+
+def _json(value: Any) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise AgentFailed(f"the agent's result is neither text nor JSON: {error}") from None
-    return AgentResult(output=text, structured=value)

@@ -25,7 +25,7 @@ class Mesh:
     """
 
     def __init__(
-        self, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, *, cancel_wait: float = 15.0
+        self, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, *, cancel_wait: float = 9.0
     ) -> None:
         self.nodes = nodes
         self.queue = queue

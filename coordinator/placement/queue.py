@@ -143,7 +143,9 @@ class PlacementQueue:
         else:
             code = FailureCode.AGENT_UNKNOWN
             missing = f"no node has ever offered an agent {need.agent!r}"
-            if any(node.state is NodeState.READY for node in self._nodes):
+            states = {node.state for node in self._nodes}
+            # A node that was never reached may still turn out to offer it.
+            if NodeState.READY in states and NodeState.CONNECTING not in states:
                 patience = self._patience.agent_unknown
         retryable = code is FailureCode.UNPLACEABLE
         return StepFailure(code=code, message=f"{missing}; waited {patience:g} s", retryable=retryable), patience

@@ -20,7 +20,7 @@ class SyncMesh:
     """As `Mesh`, with methods that block: `with SyncMesh() as mesh: ...`.
 
     It has an event loop in a thread of its own, so it works in scripts, notebooks and threads alike. Events are told
-    from that thread. Ctrl-C in a method cancels what it runs, waits until that is gone, and is raised.
+    from that thread. Ctrl-C in a method cancels what it runs and is raised; the mesh then stops the steps' processes.
     """
 
     def __init__(self, server: str | None = None) -> None:
@@ -33,7 +33,11 @@ class SyncMesh:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
         self._thread.start()
-        self._mesh = self._wait(self._open())
+        try:
+            self._mesh = self._wait(self._open())
+        except BaseException:
+            self._end_loop()
+            raise
         return self
 
     def __exit__(
@@ -41,9 +45,7 @@ class SyncMesh:
     ) -> None:
         self._wait(self._opened.__aexit__(None, None, None))
         self._mesh = None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._end_loop()
 
     def parallel(
         self, specs: Sequence[Spec], *, on_event: OnStepEvent | None = None, request_id: str = ""
@@ -73,6 +75,11 @@ class SyncMesh:
             raise RuntimeError("use it as `with SyncMesh() as mesh:`")
         return self._mesh
 
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
     async def _open(self) -> Mesh:
         return await Mesh(self._server).__aenter__()
 
@@ -87,6 +94,6 @@ class SyncMesh:
 
 
 async def _settle() -> None:
-    """Wait until everything that was cancelled on this loop has cleaned up."""
+    """Wait until everything that was cancelled on this loop has told the mesh so."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(others, timeout=20) if others else None

@@ -58,8 +58,12 @@ def spec_to_proto(spec: AgentStepSpec, target: pb.AgentStepSpec | None = None) -
     return message
 
 
-def spec_from_proto(message: pb.AgentStepSpec, *, path: str = "step") -> AgentStepSpec:
+def spec_from_proto(
+    message: pb.AgentStepSpec, *, path: str = "step", schemas: dict[str, Any] | None = None
+) -> AgentStepSpec:
     """The spec as it was sent; what it says is still to be checked.
+
+    `schemas` remembers schemas by their text, so that the many steps of a run that share one share one value.
 
     Raises:
         InvalidArgument: `output_schema_json` is not JSON, or is nested too deeply.
@@ -68,9 +72,7 @@ def spec_from_proto(message: pb.AgentStepSpec, *, path: str = "step") -> AgentSt
     unknown = has_unknown(message) or (has_policy and has_unknown(message.policy))
     schema = None
     if message.HasField("output_schema_json"):
-        schema = json_from_text(message.output_schema_json, path=f"{path}.output_schema_json")
-        if schema is None:
-            raise InvalidArgument.of_field(f"{path}.output_schema_json", "must be a JSON Schema, not null")
+        schema = _schema_from_text(message.output_schema_json, f"{path}.output_schema_json", schemas)
     return AgentStepSpec(
         task_id=message.task_id,
         agent=message.agent,
@@ -82,6 +84,17 @@ def spec_from_proto(message: pb.AgentStepSpec, *, path: str = "step") -> AgentSt
         policy=_policy_from_proto(message.policy) if has_policy else DEFAULT_POLICY,
         unknown_fields=unknown_of(message) if unknown else b"",
     )
+
+
+def _schema_from_text(text: str, path: str, schemas: dict[str, Any] | None) -> Any:
+    if schemas is not None and text in schemas:
+        return schemas[text]
+    schema = json_from_text(text, path=path)
+    if schema is None:
+        raise InvalidArgument.of_field(path, "must be a JSON Schema, not null")
+    if schemas is not None:
+        schemas[text] = schema
+    return schema
 
 
 def _policy_to_proto(policy: StepPolicy, message: pb.StepPolicy) -> None:
