@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from coordinator.config import CoordinatorConfig
 from coordinator.metrics import NodeCollector
 from coordinator.placement.discovery import follow_dns, follow_static
-from coordinator.placement.mesh import Mesh
+from coordinator.placement.mesh import Mesh, Retries
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs import ExecutorFactory, Runs
@@ -37,8 +37,10 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
     async with AsyncExitStack() as stack:
         validator = await stack.enter_async_context(SchemaValidator())
         sources = config.nodes
-        dialer = GrpcNodeDialer(config.name, silence=sources.silence)
-        nodes = await stack.enter_async_context(Nodes(dialer, redial_delay=sources.redial_delay))
+        dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence)
+        certainty = sources.lease + sources.lease_grace + sources.lease_margin
+        nodes = Nodes(dialer, redial_delay=sources.redial_delay, certainty=certainty)
+        await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
         runs = Runs(_executors(config, nodes, validator), validator, config.limits)
         follow_static(nodes, sources.static)
@@ -55,10 +57,11 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
 def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:
     if config.executor:
         executor = _named_executor(config.executor)
-        return lambda _run_id, _progress: executor
+        return lambda _scope: executor
     placement = config.placement
     queue = PlacementQueue(nodes, Patience(agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable))
-    return Mesh(nodes, queue, validator, cancel_wait=placement.cancel_wait).executor
+    retries = Retries(first=placement.retry_first, most=placement.retry_most)
+    return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait).executor
 
 
 def _named_executor(name: str) -> AgentExecutor:

@@ -38,6 +38,12 @@ class NodeSources(_Section):
     """Longest pause before a lost node is dialled again."""
     silence: Seconds = 10.0
     """Seconds without a word on its link after which a node is lost; nodes speak about once a second."""
+    lease: Seconds = 10.0
+    """Seconds that steps on a node live without a word from the coordinator, which speaks three times as often."""
+    lease_grace: Seconds = 6.0
+    """Seconds from the end of a lease until the node has killed what it held; longer than its `step.stop_grace`."""
+    lease_margin: Seconds = 1.0
+    """Seconds on top, for messages on their way, before a lost step may be given to another node."""
 
 
 class Placement(_Section):
@@ -47,6 +53,10 @@ class Placement(_Section):
     """Until AGENT_UNKNOWN, while some node is ready and none is still to be reached."""
     unplaceable: Seconds = 30.0
     """Until UNPLACEABLE."""
+    retry_first: Seconds = 0.5
+    """Most seconds before a second attempt; the ceiling doubles with each one, and each pause is random below."""
+    retry_most: Seconds = 30.0
+    """Most seconds before any attempt."""
     cancel_wait: Seconds = 9.0
     """Longest wait for a cancelled step to be gone; longer than the nodes' `step.stop_grace`."""
 

@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
 from coordinator.combinators.parallel import parallel, refuse_duplicates
 from coordinator.config import Limits
+from coordinator.scope import Scope
+from fanfold.background import background
 from fanfold.errors import Aborted, FieldViolation, InvalidArgument
 from fanfold.feed import Feed, fed
 from fanfold.model.run import (
@@ -25,15 +28,19 @@ from fanfold.model.run import (
     RunState,
     RunStepEvent,
     StepCounts,
+    WaitingChanged,
 )
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepProgressed, StepStarted
 from fanfold.ports import AgentExecutor
 from fanfold.schema import SchemaValidator
 
+WAITING_INTERVAL = 0.5
+"""Seconds between two looks at what a run waits on."""
+
 _log = structlog.get_logger(__name__)
 
-ExecutorFactory = Callable[[str, bool], AgentExecutor]
-"""Gives the executor of a run, by the run's id and whether anybody wants progress."""
+ExecutorFactory = Callable[[Scope], AgentExecutor]
+"""Gives the executor of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,12 @@ class Opening:
     owner: str
     request_id: str = ""
     detail: EventDetail = EventDetail.OUTCOMES
+
+    def scope(self, kind: str) -> Scope:
+        """The scope of a new run."""
+        return Scope(
+            run_id=f"{kind}-{uuid.uuid4().hex}", owner=self.owner, progress=self.detail is EventDetail.PROGRESS
+        )
 
 
 class Runs:
@@ -65,11 +78,10 @@ class Runs:
         await self.check(specs, owner=opening.owner)
         refuse_duplicates(specs)
         with self._hold(opening):
-            run_id = f"run-{uuid.uuid4().hex}"
-            executor = self._executors(run_id, opening.detail is EventDetail.PROGRESS)
+            scope = opening.scope("run")
             feed: Feed[RunEvent] = Feed()
-            account = _Account(run_id, opening, len(specs), feed)
-            async with fed(feed, account.keep(executor, specs)):
+            account = _Account(scope, opening.detail, len(specs), feed)
+            async with fed(feed, account.keep(self._executors(scope), specs)):
                 yield feed
 
     @asynccontextmanager
@@ -82,7 +94,7 @@ class Runs:
         """
         await self.check([spec], owner=opening.owner, path="step")
         with self._hold(opening):
-            executor = self._executors(f"step-{uuid.uuid4().hex}", opening.detail is EventDetail.PROGRESS)
+            executor = self._executors(opening.scope("step"))
             feed: Feed[StepEvent] = Feed()
 
             def tell(event: StepEvent) -> None:
@@ -145,9 +157,9 @@ class Runs:
 class _Account:
     """What a run tells about itself: numbered events, and how many steps are where."""
 
-    def __init__(self, run_id: str, opening: Opening, total: int, feed: Feed[RunEvent]) -> None:
-        self._run_id = run_id
-        self._opening = opening
+    def __init__(self, scope: Scope, detail: EventDetail, total: int, feed: Feed[RunEvent]) -> None:
+        self._scope = scope
+        self._detail = detail
         self._total = total
         self._feed = feed
         self._sequence = 0
@@ -156,21 +168,32 @@ class _Account:
 
     async def keep(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> None:
         """Run the steps and tell the run's life from its start to its end."""
-        self._feed.push(
-            RunStarted(sequence=self._number(), time=self._created_at, run_id=self._run_id, total_steps=self._total)
-        )
+        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._total)
         # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
         await self._feed.first_delivered()
-        log = _log.bind(run_id=self._run_id, owner=self._opening.owner)
+        log = _log.bind(run_id=self._scope.run_id, owner=self._scope.owner)
         log.info("run started", steps=self._total)
         try:
-            await parallel(executor, specs, self._on_step)
+            async with background(self._tell_waiting()):
+                await parallel(executor, specs, self._on_step)
         except asyncio.CancelledError:
             log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
             raise
         log.info("run completed", succeeded=self._succeeded, failed=self._failed)
-        time = datetime.now(UTC)
-        self._feed.push(RunEnded(sequence=self._number(), time=time, run=self._run(RunState.COMPLETED, time)))
+        self._push(RunEnded, run=self._run(RunState.COMPLETED, datetime.now(UTC)))
+
+    async def _tell_waiting(self) -> None:
+        """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
+        told = ""
+        while True:
+            await asyncio.sleep(WAITING_INTERVAL)
+            waiting_on = "" if self._running else self._scope.waiting.summary()
+            if waiting_on != told:
+                told = waiting_on
+                self._push(WaitingChanged, waiting_on=waiting_on)
+
+    def _push(self, kind: type[RunEvent], **fields: Any) -> None:
+        self._feed.push(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
 
     def _on_step(self, index: int, event: StepEvent) -> None:
         if isinstance(event, StepStarted):
@@ -181,7 +204,7 @@ class _Account:
                 self._succeeded += 1
             else:
                 self._failed += 1
-        if _is_wanted(event, self._opening.detail, self._feed):
+        if _is_wanted(event, self._detail, self._feed):
             self._feed.push(RunStepEvent(sequence=self._number(), time=event.time, index=index, event=event))
 
     def _number(self) -> int:
@@ -190,10 +213,10 @@ class _Account:
 
     def _run(self, state: RunState, ended_at: datetime | None) -> Run:
         return Run(
-            run_id=self._run_id,
+            run_id=self._scope.run_id,
             kind=RunKind.PARALLEL,
             state=state,
-            owner=self._opening.owner,
+            owner=self._scope.owner,
             attached=True,
             steps=StepCounts(total=self._total, running=self._running, succeeded=self._succeeded, failed=self._failed),
             created_at=self._created_at,

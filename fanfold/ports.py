@@ -83,8 +83,11 @@ class NodeLink(Protocol):
 class LinkListener(Protocol):
     """Hears what a node says on its link. Its methods must not block."""
 
-    def welcomed(self, node: Node, link: NodeLink) -> None:
-        """The link is there. Raises FanfoldError to give it up."""
+    def welcomed(self, node: Node, link: NodeLink, held: frozenset[str]) -> None:
+        """The link is there, and the node holds these executions of ours and no others.
+
+        Raises FanfoldError to give the link up.
+        """
         ...
 
     def status_changed(self, status: NodeStatus) -> None:

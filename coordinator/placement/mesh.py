@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coordinator.life import StepLife, failed
 from coordinator.placement.node import Ending, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
-from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
+from coordinator.scope import Scope
+from fanfold.backoff import full_jitter
+from fanfold.model.step import (
+    AgentStepSpec,
+    AttemptStarted,
+    FailureCode,
+    StepEvent,
+    StepFailure,
+    StepOutcome,
+    StepProgressed,
+    StepStarted,
+    Usage,
+)
 from fanfold.ports import ExecutionStart, OnStepEvent, Rejection, RejectionReason
 from fanfold.schema import SchemaValidator
 from fanfold.schema.structured import structured_value
 
 FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """Pauses before further attempts, in seconds: random below a ceiling that doubles from `first` to `most` (F9)."""
+
+    first: float = 0.5
+    most: float = 30.0
 
 
 class Mesh:
@@ -25,59 +46,80 @@ class Mesh:
     """
 
     def __init__(
-        self, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, *, cancel_wait: float = 9.0
+        self,
+        nodes: Nodes,
+        queue: PlacementQueue,
+        validator: SchemaValidator,
+        *,
+        retries: Retries = Retries(),
+        cancel_wait: float = 9.0,
     ) -> None:
         self.nodes = nodes
         self.queue = queue
         self.validator = validator
+        self.retries = retries
         self.cancel_wait = cancel_wait
 
-    def executor(self, run_id: str, progress: bool) -> MeshExecutor:
-        """The AgentExecutor of one run; `progress` says whether anybody wants to hear of it."""
-        return MeshExecutor(self, run_id, progress)
+    def executor(self, scope: Scope) -> MeshExecutor:
+        """The AgentExecutor of one run."""
+        return MeshExecutor(self, scope)
 
 
 class MeshExecutor:
     """Implements `AgentExecutor` for one run over the mesh."""
 
-    def __init__(self, mesh: Mesh, run_id: str, progress: bool) -> None:
+    def __init__(self, mesh: Mesh, scope: Scope) -> None:
         self._mesh = mesh
-        self._run_id = run_id
-        self._progress = progress
+        self._scope = scope
 
     def concurrency_hint(self) -> int:
         """Sum of the live nodes' hints; moves as nodes come and go (C10)."""
         return self._mesh.nodes.hint()
 
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
-        """Run one step on whichever node takes it (AgentExecutor)."""
+        """Run one step on whichever node takes it, again where its policy allows (AgentExecutor, C6)."""
         life = StepLife(spec, on_event)
+        attempt = _Attempt(1, life)
         while True:
-            node = await self._mesh.queue.acquire(spec)
+            outcome = await self._run_attempt(spec, attempt)
+            failure = outcome.failure
+            if failure is None or not failure.retryable or attempt.number >= spec.policy.max_attempts:
+                return life.end(attempt.in_all(outcome))
+            if outcome.attempts == 0:
+                return life.end(attempt.in_all(outcome))  # it could not be placed, however long it was tried
+            pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
+            with self._scope.waiting.on("the pause before another attempt"):
+                await asyncio.sleep(pause)
+            attempt = attempt.next(attempt.in_all(outcome))
+
+    async def _run_attempt(self, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome:
+        """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
+        for placement in itertools.count(1):
+            node = await self._mesh.queue.acquire(spec, self._scope)
             if isinstance(node, StepFailure):
-                return life.end(replace(failed(spec, node.code, node.message), failure=node))
+                return replace(failed(spec, node.code, node.message), failure=node)
             try:
-                ending = await self._attempt(node, spec, life)
+                ending = await self._run_on(node, spec, attempt, placement)
             finally:
                 self._mesh.queue.release(node)
-            if isinstance(ending, Rejection):
-                # A full or draining node is never the step's failure (C10): it is placed again.
-                if ending.reason is RejectionReason.STALE_EPOCH:
-                    return life.end(failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator"))
-                if ending.reason is RejectionReason.FULL:
-                    self._mesh.queue.retry_when_not_full(node)
-                continue
-            return life.end(await self._accept(spec, ending))
+            if not isinstance(ending, Rejection):
+                return await self._accept(spec, ending)
+            if ending.reason is RejectionReason.STALE_EPOCH:
+                return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
+            if ending.reason is RejectionReason.FULL:
+                self._mesh.queue.retry_when_not_full(node)
+        raise AssertionError("unreachable")
 
-    async def _attempt(self, node: KnownNode, spec: AgentStepSpec, life: StepLife) -> Ending:
+    async def _run_on(self, node: KnownNode, spec: AgentStepSpec, attempt: _Attempt, placement: int) -> Ending:
         start = ExecutionStart(
-            execution_id=f"{self._run_id}/{spec.task_id}/1",
-            run_id=self._run_id,
+            # A placement that was handed back is another execution than the one that follows it.
+            execution_id=f"{self._scope.run_id}/{spec.task_id}/{attempt.number}.{placement}",
+            run_id=self._scope.run_id,
             epoch=FIRST_EPOCH,
             spec=spec,
-            progress=self._progress,
+            progress=self._scope.progress,
         )
-        execution = node.execute(start, life.tell)
+        execution = node.execute(start, attempt.tell)
         try:
             return await execution.wait()
         except asyncio.CancelledError:
@@ -108,6 +150,48 @@ class MeshExecutor:
             output=structured.annotate(ending.output),
             failure=structured.failure,
         )
+
+
+class _Attempt:
+    """One attempt of a step, and what the attempts before it came to."""
+
+    __slots__ = ("_before", "_life", "number")
+
+    def __init__(self, number: int, life: StepLife, before: StepOutcome | None = None) -> None:
+        self.number = number
+        self._life = life
+        self._before = before
+
+    def next(self, outcome: StepOutcome) -> _Attempt:
+        """The attempt after this one, which came to `outcome` together with those before it."""
+        return _Attempt(self.number + 1, self._life, outcome)
+
+    def tell(self, event: StepEvent) -> None:
+        """Tell what the attempt says; a further one's start is progress of the step (C11)."""
+        if isinstance(event, StepStarted) and self._before is not None and self._before.failure is not None:
+            began = AttemptStarted(attempt=self.number, node=event.node, cause=self._before.failure)
+            event = StepProgressed(task_id=event.task_id, time=event.time, progress=began)
+        self._life.tell(event)
+
+    def in_all(self, outcome: StepOutcome) -> StepOutcome:
+        """The attempt's outcome as the step's: attempts and usage added up, begun when the first one began (C2)."""
+        if self._before is None:
+            return outcome
+        before = self._before
+        return replace(
+            outcome,
+            attempts=before.attempts + outcome.attempts,
+            usage=_sum(before.usage, outcome.usage),
+            started_at=before.started_at or outcome.started_at,
+        )
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        requests=one.requests + other.requests,
+    )
 
 
 def _consistent(outcome: StepOutcome, spec: AgentStepSpec) -> StepOutcome:

@@ -25,7 +25,7 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The link to the node broke while an execution was there; `started` is what the execution had told by then."""
+    """The execution is gone with its node, for certain; `started` is what it had told by then."""
 
     node: str
     started: StepStarted | None
@@ -38,7 +38,7 @@ Ending = StepOutcome | Rejection | Lost
 class Execution:
     """One attempt of a step on a node, until it leaves it."""
 
-    __slots__ = ("_waiter", "ending", "listener", "start", "started")
+    __slots__ = ("_waiter", "cancel_reason", "ending", "listener", "start", "started")
 
     def __init__(self, start: ExecutionStart, listener: OnStepEvent) -> None:
         self.start = start
@@ -46,6 +46,8 @@ class Execution:
         self.started: StepStarted | None = None
         self.ending: Ending | None = None
         """How it left the node, once it has."""
+        self.cancel_reason: str | None = None
+        """Why it is to be stopped, if it is."""
         self._waiter: asyncio.Future[None] | None = None
 
     def end(self, ending: Ending) -> None:
@@ -67,11 +69,14 @@ class Execution:
 class KnownNode:
     """A node by its address. It hears the link (as a `LinkListener`) and keeps count of what is on the node.
 
-    `on_change` is told whenever the node's offer or its room changed.
+    `on_change` is told whenever the node's offer or its room changed. `certainty` in seconds is how long after the loss
+    of its link nothing that ran there can still run: lease, grace and margin.
     """
 
-    def __init__(self, address: str, on_change: Callable[[KnownNode, Change], None]) -> None:
+    def __init__(self, address: str, on_change: Callable[[KnownNode, Change], None], *, certainty: float = 0.0) -> None:
         self.address = address
+        self._certainty = certainty
+        self._welcomes = 0
         self.node = Node(name="")
         self.state = NodeState.CONNECTING
         self.waiting_on = "its link is being made"
@@ -142,22 +147,39 @@ class KnownNode:
         return execution
 
     def cancel(self, execution: Execution, reason: str) -> None:
-        """Ask for an execution's end; it still ends by itself."""
+        """Ask for an execution's end; it still ends by itself. While the link is down the node is asked later."""
+        execution.cancel_reason = reason
         if self._link is None or execution.ending is not None:
             return
         execution_id = execution.start.execution_id
         if not self._link.cancel(execution_id, reason):
-            self._executions.pop(execution_id, None)
-            execution.end(Lost(self.node.name, execution.started))
+            self._end(execution_id, Lost(self.node.name, execution.started))
+
+    def holds_executions(self) -> bool:
+        """Whether anything of ours may still run there."""
+        return bool(self._executions)
+
+    def proved_dead(self) -> None:
+        """A new life of the node has begun elsewhere: nothing of the former one is left."""
+        for execution_id, execution in list(self._executions.items()):
+            self._end(execution_id, Lost(self.node.name, execution.started))
 
     # What the link tells.
 
-    def welcomed(self, node: Node, link: NodeLink) -> None:
-        """The node answered (LinkListener)."""
+    def welcomed(self, node: Node, link: NodeLink, held: frozenset[str]) -> None:
+        """The node answered (LinkListener). It still holds what is in `held`, if it is the one that was lost."""
         self.admit(self, node)
+        if node.name == self.node.name:
+            gone = set(self._executions) - (held if node.boot_id == self.node.boot_id else frozenset())
+            for execution_id in gone:
+                self._end(execution_id, Lost(self.node.name, self._executions[execution_id].started))
+        self._welcomes += 1
         self.node = node
         self._link = link
         self._agents = frozenset(agent.name for agent in node.agents)
+        for execution_id, execution in self._executions.items():
+            if execution.cancel_reason is not None:
+                link.cancel(execution_id, execution.cancel_reason)
         self.status_changed(node.status)
 
     def status_changed(self, status: NodeStatus) -> None:
@@ -197,15 +219,19 @@ class KnownNode:
         return self._full_until
 
     def lost(self, error: FanfoldError) -> None:
-        """The link ended: whatever was there is lost with it."""
+        """The link ended. What was there may go on until its lease ends, so it is not lost before that (F2)."""
+        if self._link is not None and self._executions:
+            asyncio.get_running_loop().call_later(self._certainty, self._give_up, self._welcomes)
         self._link = None
         if self.node.name:
             self._become(NodeState.LOST, error.message)
         else:
             self._become(NodeState.CONNECTING, error.message)
-        executions, self._executions = self._executions, {}
-        for execution in executions.values():
-            execution.end(Lost(self.node.name, execution.started))
+
+    def _give_up(self, welcomes: int) -> None:
+        """The leases of what was there have ended, unless a link that came back meanwhile has renewed them."""
+        if welcomes == self._welcomes:
+            self.proved_dead()
 
     def _end(self, execution_id: str, ending: Ending) -> None:
         execution = self._executions.pop(execution_id, None)

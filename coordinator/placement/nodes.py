@@ -24,12 +24,14 @@ class Nodes:
     """Keeps a link to every node that some source of discovery wants, and forgets a node that none wants any more.
 
     `redial_delay` in seconds is the longest pause between two attempts to reach a node; each pause is random below
-    it, so that coordinators do not dial a returning node in step (F9, F18).
+    it, so that coordinators do not dial a returning node in step (F9, F18). `certainty` in seconds is how long after
+    the loss of a link nothing that ran there can still run.
     """
 
-    def __init__(self, dialer: NodeDialer, *, redial_delay: float = 2.0) -> None:
+    def __init__(self, dialer: NodeDialer, *, redial_delay: float = 2.0, certainty: float = 0.0) -> None:
         self._dialer = dialer
         self._redial_delay = redial_delay
+        self._certainty = certainty
         self._known: dict[str, KnownNode] = {}
         self._wanted: Counter[str] = Counter()
         self._dialling: dict[str, asyncio.Task[None]] = {}
@@ -63,8 +65,8 @@ class Nodes:
         """Know the node at `address`; each call is undone by one call of `unwant`."""
         self._wanted[address] += 1
         if address not in self._known:
-            known = KnownNode(address, self._changed)
-            known.admit = self._refuse_second_link
+            known = KnownNode(address, self._changed, certainty=self._certainty)
+            known.admit = self._admit
             self._known[address] = known
             assert self._tasks is not None, "Nodes is entered before nodes are wanted"
             self._dialling[address] = self._tasks.create_task(self._keep_link(known), name=f"link {address}")
@@ -114,7 +116,7 @@ class Nodes:
 
     async def _keep_link(self, known: KnownNode) -> None:
         attempts = 0
-        while self._wanted[known.address] > 0:
+        while self._wanted[known.address] > 0 or known.holds_executions():
             connected_before = known.node.boot_id
             try:
                 await self._dialer.hold_link(known.address, known)
@@ -137,8 +139,11 @@ class Nodes:
         del self._known[known.address], self._dialling[known.address], self._wanted[known.address]
         self._changed(known, Change.OFFER)
 
-    def _refuse_second_link(self, known: KnownNode, node: Node) -> None:
+    def _admit(self, known: KnownNode, node: Node) -> None:
+        """Refuse a second link to a node, and take a new life of one as proof that the former is over."""
         for other in self:
+            if other is not known and other.node.name == node.name and other.node.boot_id != node.boot_id:
+                other.proved_dead()
             if other is not known and other.node.name == node.name and other.is_linked():
                 if other.node.boot_id == node.boot_id:
                     raise FailedPrecondition(f"node {node.name!r} is already linked by its address {other.address}")

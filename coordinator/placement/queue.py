@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from coordinator.placement.node import Change, KnownNode
 from coordinator.placement.nodes import Nodes
+from coordinator.placement.turns import Need, Place, Turns
+from coordinator.scope import Scope
 from fanfold.model.node import NodeState
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure
-
-_Place = KnownNode | None
-"""A node with a place taken on it; None tells a waiting step to look again, because the nodes changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,47 +21,36 @@ class Patience:
     unplaceable: float = 30.0
 
 
-class Need(NamedTuple):
-    """What a step needs of a node. Steps with the same need wait in one line."""
-
-    agent: str
-    labels: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, spec: AgentStepSpec) -> Need:
-        """The need of a step."""
-        labels = spec.policy.node_labels
-        return cls(spec.agent, tuple(sorted(labels.items())) if labels else ())
-
-
 class PlacementQueue:
-    """Hands out places on nodes: the least loaded node that offers the agent and carries the labels, first come first.
+    """Hands out places on nodes: on the least loaded one that offers the agent and carries the labels.
 
-    A place that is handed out must be given back by `release`.
+    Steps that find none wait for their turn (`turns`). A place that is handed out must be given back by `release`.
     """
 
     def __init__(self, nodes: Nodes, patience: Patience) -> None:
         self._nodes = nodes
         self._patience = patience
-        self._lines: dict[Need, deque[asyncio.Future[_Place]]] = {}
+        self._turns = Turns()
         nodes.listen(self._on_change)
 
-    async def acquire(self, spec: AgentStepSpec) -> KnownNode | StepFailure:
+    async def acquire(self, spec: AgentStepSpec, scope: Scope) -> KnownNode | StepFailure:
         """A node with a place taken on it, or why the step cannot be placed (AGENT_UNKNOWN, UNPLACEABLE)."""
         need = Need.of(spec)
-        if need not in self._lines and (node := self._take_place(need)) is not None:
+        if need not in self._turns and (node := self._take_place(need)) is not None:
             return node
         loop = asyncio.get_running_loop()
         hopeless_since: float | None = None
         while True:
             failure, patience = self._judge(need)
             hopeless_since = None if failure is None else hopeless_since or loop.time()
+            reason = failure.message if failure else f"every node that offers agent {need.agent!r} is full"
             try:
                 async with asyncio.timeout_at(None if hopeless_since is None else hopeless_since + patience):
-                    node = await self._stand_in_line(need)
+                    with scope.waiting.on(reason):
+                        node = await self._wait_for_turn(need, scope)
             except TimeoutError:
                 assert failure is not None, "only hopeless waiting has an end"
-                return failure
+                return replace(failure, message=f"{failure.message}; waited {patience:g} s")
             node = node or self._take_place(need)
             if node is not None:
                 return node
@@ -72,11 +58,11 @@ class PlacementQueue:
     def release(self, node: KnownNode) -> None:
         """Give a place back."""
         node.in_flight -= 1
-        self._serve_lines()
+        self._serve()
 
     def retry_when_not_full(self, node: KnownNode) -> None:
-        """Serve the lines again once a node that said to be full will have room."""
-        asyncio.get_running_loop().call_at(node.full_until(), self._serve_lines)
+        """Serve again once a node that said to be full will have room."""
+        asyncio.get_running_loop().call_at(node.full_until(), self._serve)
 
     def _take_place(self, need: Need) -> KnownNode | None:
         now = asyncio.get_running_loop().time()
@@ -86,10 +72,9 @@ class PlacementQueue:
             best.in_flight += 1
         return best
 
-    async def _stand_in_line(self, need: Need) -> _Place:
-        place: asyncio.Future[_Place] = asyncio.get_running_loop().create_future()
-        line = self._lines.setdefault(need, deque())
-        line.append(place)
+    async def _wait_for_turn(self, need: Need, scope: Scope) -> KnownNode | None:
+        place: Place = asyncio.get_running_loop().create_future()
+        self._turns.add(scope, need, place)
         try:
             return await place
         except asyncio.CancelledError:
@@ -97,34 +82,16 @@ class PlacementQueue:
                 self.release(node)
             raise
         finally:
-            if place in line:
-                line.remove(place)
-            if not line and self._lines.get(need) is line:
-                del self._lines[need]
+            self._turns.discard(scope, need, place)
 
     def _on_change(self, _node: KnownNode, change: Change) -> None:
         if change is Change.OFFER:
-            self._wake_all()
+            self._turns.wake_all()
         else:
-            self._serve_lines()
+            self._serve()
 
-    def _wake_all(self) -> None:
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            for place in line:
-                if not place.done():
-                    place.set_result(None)
-
-    def _serve_lines(self) -> None:
-        for need, line in list(self._lines.items()):
-            while line:
-                if line[0].done():
-                    line.popleft()
-                    continue
-                node = self._take_place(need)
-                if node is None:
-                    break
-                line.popleft().set_result(node)
+    def _serve(self) -> None:
+        self._turns.serve(self._take_place)
 
     def _judge(self, need: Need) -> tuple[StepFailure | None, float]:
         """What to answer if nothing changes, and after how many seconds; nothing while a node is merely full.
@@ -148,4 +115,4 @@ class PlacementQueue:
             if NodeState.READY in states and NodeState.CONNECTING not in states:
                 patience = self._patience.agent_unknown
         retryable = code is FailureCode.UNPLACEABLE
-        return StepFailure(code=code, message=f"{missing}; waited {patience:g} s", retryable=retryable), patience
+        return StepFailure(code=code, message=missing, retryable=retryable), patience

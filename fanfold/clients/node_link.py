@@ -23,6 +23,9 @@ from fanfold.wire.batches import MAX_BATCH_BYTES, MAX_BATCH_ELEMENTS
 from fanfold.wire.link import rejection_from_proto, start_into
 from fanfold.wire.node import node_from_proto, status_from_proto
 from fanfold.wire.step import event_from_proto
+from fanfold.wire.time import set_duration
+
+_RENEWALS_A_LEASE = 3
 
 _LAST_WORD_SECONDS = 5.0
 """Longest wait for the status of a link that has ended."""
@@ -32,11 +35,15 @@ class GrpcNodeDialer:
     """Implements `NodeDialer`.
 
     A link is given up when nothing was heard on it for `silence` seconds: the node sends its status about once a
-    second, so silence means that it is lost, whatever the connection below says (F18).
+    second, so silence means that it is lost, whatever the connection below says (F18). What runs there is held by a
+    lease of `lease` seconds, which every message renews.
     """
 
-    def __init__(self, coordinator: str, *, silence: float = 10.0, connect_timeout: float = 5.0) -> None:
+    def __init__(
+        self, coordinator: str, *, lease: float = 10.0, silence: float = 10.0, connect_timeout: float = 5.0
+    ) -> None:
         self._coordinator = coordinator
+        self._lease = lease
         self._silence = silence
         self._connect_timeout = connect_timeout
         # Grows over restarts too, so that a node tells a new link from one that it has not yet seen dead.
@@ -55,6 +62,7 @@ class GrpcNodeDialer:
 
     async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> None:
         hello = pb.LinkHello(coordinator=self._coordinator, link_epoch=next(self._epochs))
+        set_duration(hello.lease, self._lease)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await call.write(pb.LinkRequest(hello=hello))
@@ -69,14 +77,14 @@ class GrpcNodeDialer:
         if not first.HasField("welcome"):
             raise InvalidArgument(f"{address} answered a link without a welcome")
         link = _Link(call)
-        listener.welcomed(node_from_proto(first.welcome.node), link)
+        listener.welcomed(node_from_proto(first.welcome.node), link, frozenset(first.welcome.held_executions))
         await self._run(call, link, listener)
 
     async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> None:
         async def read() -> None:
             async for message in _messages(call):
                 link.heard = True
-                _dispatch(message, listener)
+                _dispatch(message, listener, link)
             raise _LinkEnded(await _error_of(call))
 
         async def watch() -> None:
@@ -85,9 +93,15 @@ class GrpcNodeDialer:
                 await asyncio.sleep(self._silence)
             raise _LinkEnded(Unavailable(f"nothing heard from the node for {self._silence:g} s"))
 
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(self._lease / _RENEWALS_A_LEASE)
+                link.renew()
+
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(link.write())
+                tasks.create_task(renew())
                 tasks.create_task(watch())
                 tasks.create_task(read())
         except* _LinkEnded as ended:
@@ -113,6 +127,8 @@ class _Link:
         self._call = call
         self._starts: dict[str, ExecutionStart] = {}
         self._cancels: list[tuple[str, str]] = []
+        self._acknowledged: list[str] = []
+        self._renewal_due = False
         self._finished = False
         self._wake = asyncio.Event()
 
@@ -131,17 +147,29 @@ class _Link:
         self._finished = True
         self._wake.set()
 
+    def acknowledge(self, execution_id: str) -> None:
+        """The node need not tell this execution's ending again."""
+        self._acknowledged.append(execution_id)
+        self._wake.set()
+
+    def renew(self) -> None:
+        """Say something, if there is nothing else to say."""
+        self._renewal_due = True
+        self._wake.set()
+
     async def write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells how the call ended
             while not self._finished:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._starts or self._cancels:
+                while self._starts or self._cancels or self._acknowledged or self._renewal_due:
                     await self._call.write(self._next_message())
             await self._call.done_writing()
 
     def _next_message(self) -> pb.LinkRequest:
-        message, size = pb.LinkRequest(), 0
+        message, size = pb.LinkRequest(acknowledged=self._acknowledged), 0
+        self._acknowledged = []
+        self._renewal_due = False
         cancels, self._cancels = self._cancels, []
         for execution_id, reason in cancels:
             message.cancels.add(execution_id=execution_id, reason=reason)
@@ -157,7 +185,7 @@ async def _messages(call: _LinkCall) -> AsyncIterator[pb.LinkResponse]:
             yield message
 
 
-def _dispatch(message: pb.LinkResponse, listener: LinkListener) -> None:
+def _dispatch(message: pb.LinkResponse, listener: LinkListener, link: _Link) -> None:
     if message.HasField("status"):
         listener.status_changed(status_from_proto(message.status))
     for update in message.updates:
@@ -165,7 +193,10 @@ def _dispatch(message: pb.LinkResponse, listener: LinkListener) -> None:
             event = _event_of(update.event)
             if event is not None:
                 listener.execution_event(update.execution_id, event)
+            if isinstance(event, StepEnded):
+                link.acknowledge(update.execution_id)
         elif update.HasField("rejected"):
+            link.acknowledge(update.execution_id)
             listener.execution_rejected(update.execution_id, rejection_from_proto(update.rejected))
 
 

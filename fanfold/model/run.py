@@ -96,6 +96,15 @@ class RunStepEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingChanged:
+    """What the run waits on changed; empty when something moves again (C42)."""
+
+    sequence: int
+    time: datetime
+    waiting_on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run ended; always last."""
 
@@ -105,7 +114,7 @@ class RunEnded:
     error: str = ""
 
 
-RunEvent = RunStarted | RunStepEvent | RunEnded
+RunEvent = RunStarted | RunStepEvent | WaitingChanged | RunEnded
 
 
 class ParallelResult(Sequence[StepOutcome]):

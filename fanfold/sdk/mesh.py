@@ -11,7 +11,7 @@ from typing import Any, Self
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
-from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStepEvent
+from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStepEvent, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome
 from fanfold.model.validation import parse_spec, parse_specs
 from fanfold.settings import client_settings
@@ -104,6 +104,8 @@ class ParallelRun:
         self._result: ParallelResult | None = None
         self.run_id = ""
         """The run's id, once it has started."""
+        self.waiting_on = ""
+        """What the run waits on while nothing moves, in words (C42)."""
 
     @property
     def result(self) -> ParallelResult:
@@ -154,6 +156,8 @@ class ParallelRun:
                     yield event
                 elif isinstance(run_event, RunEnded):
                     self._result = _result_of(self._outcomes, run_event)
+                elif isinstance(run_event, WaitingChanged):
+                    self.waiting_on = run_event.waiting_on
                 else:
                     self.run_id = run_event.run_id
         if self._result is None:

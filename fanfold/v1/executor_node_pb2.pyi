@@ -201,6 +201,7 @@ class LinkRequest(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     CANCELS_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___LinkHello:
         """Only in the first message."""
@@ -213,16 +214,21 @@ class LinkRequest(_message.Message):
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StartExecution]:
         """Steps to run."""
 
+    @_builtins.property
+    def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Executions whose ending has arrived; the node need not tell it again."""
+
     def __init__(
         self,
         *,
         hello: Global___LinkHello | None = ...,
         cancels: _abc.Iterable[Global___CancelExecution] | None = ...,
         starts: _abc.Iterable[Global___StartExecution] | None = ...,
+        acknowledged: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "hello", b"hello", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "cancels", b"cancels", "hello", b"hello", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -236,19 +242,25 @@ class LinkHello(_message.Message):
 
     COORDINATOR_FIELD_NUMBER: _builtins.int
     LINK_EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
     coordinator: _builtins.str
     """The coordinator's name."""
     link_epoch: _builtins.int
-    """Counts the coordinator's links to this node; an older one than the node knows is refused."""
+    """Counts the coordinator's links to this node; one that is older than a link that is up is refused."""
+    @_builtins.property
+    def lease(self) -> _duration_pb2.Duration:
+        """How long executions live without a message of the coordinator. Unset: they end with the stream."""
+
     def __init__(
         self,
         *,
         coordinator: _builtins.str = ...,
         link_epoch: _builtins.int = ...,
+        lease: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "link_epoch", b"link_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "lease", b"lease", "link_epoch", b"link_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -363,18 +375,26 @@ class LinkWelcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    HELD_EXECUTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> _node_pb2.Node:
         """The node."""
+
+    @_builtins.property
+    def held_executions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Executions of this coordinator that the node still runs, or whose ending was not acknowledged. What is not among
+        them is not there, and never will be.
+        """
 
     def __init__(
         self,
         *,
         node: _node_pb2.Node | None = ...,
+        held_executions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_executions", b"held_executions", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,7 +95,12 @@ class ExecutorNodeServicer:
     def Link(self, request_iterator, context):
         """Carries all steps of one coordinator, many at once. The coordinator sends `hello` first; the node answers with
         `welcome`, and then sends `status` about once a second: its silence means that the node is lost. Each message
-        carries whatever has gathered since the last one. When the stream ends, the node cancels what it ran for it.
+        carries whatever has gathered since the last one.
+
+        Every message of the coordinator, also an empty one, renews the lease of all executions of the link. When the stream
+        ends they go on; a new link of the same coordinator takes them over, together with every ending that was not
+        acknowledged. When the lease ends the node kills them. So a coordinator may give a step to another node only when
+        lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
         Errors:
         INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.

@@ -53,7 +53,12 @@ class ExecutorNodeStub:
     Link: _grpc.StreamStreamMultiCallable[_executor_node_pb2.LinkRequest, _executor_node_pb2.LinkResponse]
     """Carries all steps of one coordinator, many at once. The coordinator sends `hello` first; the node answers with
     `welcome`, and then sends `status` about once a second: its silence means that the node is lost. Each message
-    carries whatever has gathered since the last one. When the stream ends, the node cancels what it ran for it.
+    carries whatever has gathered since the last one.
+
+    Every message of the coordinator, also an empty one, renews the lease of all executions of the link. When the stream
+    ends they go on; a new link of the same coordinator takes them over, together with every ending that was not
+    acknowledged. When the lease ends the node kills them. So a coordinator may give a step to another node only when
+    lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
     Errors:
       INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.
@@ -85,7 +90,12 @@ class ExecutorNodeAsyncStub(ExecutorNodeStub):
     Link: _aio.StreamStreamMultiCallable[_executor_node_pb2.LinkRequest, _executor_node_pb2.LinkResponse]  # type: ignore[assignment]
     """Carries all steps of one coordinator, many at once. The coordinator sends `hello` first; the node answers with
     `welcome`, and then sends `status` about once a second: its silence means that the node is lost. Each message
-    carries whatever has gathered since the last one. When the stream ends, the node cancels what it ran for it.
+    carries whatever has gathered since the last one.
+
+    Every message of the coordinator, also an empty one, renews the lease of all executions of the link. When the stream
+    ends they go on; a new link of the same coordinator takes them over, together with every ending that was not
+    acknowledged. When the lease ends the node kills them. So a coordinator may give a step to another node only when
+    lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
     Errors:
       INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.
@@ -138,7 +148,12 @@ class ExecutorNodeServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_executor_node_pb2.LinkResponse], _abc.AsyncIterator[_executor_node_pb2.LinkResponse]]:
         """Carries all steps of one coordinator, many at once. The coordinator sends `hello` first; the node answers with
         `welcome`, and then sends `status` about once a second: its silence means that the node is lost. Each message
-        carries whatever has gathered since the last one. When the stream ends, the node cancels what it ran for it.
+        carries whatever has gathered since the last one.
+
+        Every message of the coordinator, also an empty one, renews the lease of all executions of the link. When the stream
+        ends they go on; a new link of the same coordinator takes them over, together with every ending that was not
+        acknowledged. When the lease ends the node kills them. So a coordinator may give a step to another node only when
+        lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
         Errors:
           INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.

@@ -13,6 +13,7 @@ from fanfold.model.run import (
     RunState,
     RunStepEvent,
     StepCounts,
+    WaitingChanged,
 )
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.step import event_from_proto, event_to_proto
@@ -99,6 +100,9 @@ def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
         case RunStarted():
             message.started.run_id = event.run_id
             message.started.total_steps = event.total_steps
+        case WaitingChanged():
+            message.waiting.waiting_on = event.waiting_on
+            message.waiting.SetInParent()
         case RunEnded():
             run_to_proto(event.run, message.ended.run)
             message.ended.error = event.error
@@ -120,6 +124,8 @@ def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
             return RunStarted(
                 sequence=message.sequence, time=time, run_id=started.run_id, total_steps=started.total_steps
             )
+        case "waiting":
+            return WaitingChanged(sequence=message.sequence, time=time, waiting_on=message.waiting.waiting_on)
         case "ended":
             ended = message.ended
             return RunEnded(sequence=message.sequence, time=time, run=run_from_proto(ended.run), error=ended.error)

@@ -42,3 +42,16 @@ async def tells(spec: AgentStepSpec, context: StepContext) -> AgentResult:
 
 def answers(spec: AgentStepSpec, context: StepContext) -> Any:
     return {"words": spec.prompt.split(), "large": 2**60 + 1}
+
+
+async def fails_first(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    """Fails as often as the prompt says, counting in a file of the workspace."""
+    counter = context.workspace.root / "attempts"
+    number = int(counter.read_text()) + 1 if counter.exists() else 1
+    counter.write_text(str(number))
+    usage = Usage(input_tokens=10, requests=1)
+    context.turn_finished(1, usage)
+    if number <= int(spec.prompt):
+        raise AgentFailed(f"attempt {number} fails", retryable=True)
+    counter.unlink()
+    return AgentResult(output=f"attempt {number}", usage=usage)
