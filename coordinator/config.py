@@ -21,6 +21,8 @@ class Limits(_Section):
     """Steps of one run."""
     prompt_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
     """Bytes of one prompt."""
+    step_bytes: int = Field(default=4_194_304, ge=1, le=12_582_912)
+    """Bytes of one step with all that belongs to it."""
     run_bytes: int = Field(default=536_870_912, ge=1)
     """Bytes of all steps of one run."""
 

@@ -115,6 +115,12 @@ class Runs:
         if size > limits.run_bytes:
             raise InvalidArgument.of_field("steps", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
 
+    def refuse_fat_step(self, size: int, *, path: str) -> None:
+        """Raise InvalidArgument for a step of more bytes than any message to a node is to hold."""
+        if size > self._limits.step_bytes:
+            limit = f"must be at most {self._limits.step_bytes:,} bytes (limits.step_bytes), not {size:,}"
+            raise InvalidArgument.of_field(path, limit)
+
     async def check(self, specs: Sequence[AgentStepSpec], *, owner: str, path: str = "") -> None:
         """Raise InvalidArgument for whatever the configured limits or the schemas' own rules refuse (C20)."""
         limit = self._limits.prompt_bytes

@@ -14,11 +14,11 @@ from google.protobuf.message import Message
 from coordinator.placement.discovery import announced
 from coordinator.placement.nodes import Nodes
 from coordinator.runs import Opening, Runs
-from fanfold.errors import DeadlineExceeded, InvalidArgument, Unimplemented
+from fanfold.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unimplemented
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
-from fanfold.rpc.addresses import parse_address
+from fanfold.rpc.addresses import loopback, parse_address
 from fanfold.rpc.server import Service
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
@@ -70,6 +70,7 @@ class CoordinatorServicer(GeneratedServicer):
         self, request: pb.CoordinatorExecuteStepRequest, context: Context
     ) -> AsyncIterator[pb.CoordinatorExecuteStepResponse]:
         """Place and run one step while the stream lasts."""
+        self._runs.refuse_fat_step(request.step.ByteSize(), path="step")
         spec = parse_spec(spec_from_proto(request.step), path="step")
         opening = Opening(
             owner=ANONYMOUS,
@@ -89,11 +90,11 @@ class CoordinatorServicer(GeneratedServicer):
         first = await _next_within(requests, ANNOUNCE_WITHIN)
         if first is None:
             return
-        address = str(parse_address(first.address))
+        address = _address_of(first)
         with announced(self._nodes, address):
             request: pb.AnnounceNodeRequest | None = first
             while request is not None:
-                if str(parse_address(request.address)) != address:
+                if _address_of(request) != address:
                     raise InvalidArgument.of_field("address", "must stay the same within a stream")
                 yield pb.AnnounceNodeResponse(repeat_within=Duration(seconds=int(ANNOUNCE_WITHIN)))
                 request = await _next_within(requests, ANNOUNCE_WITHIN * 2)
@@ -138,6 +139,8 @@ class CoordinatorServicer(GeneratedServicer):
                         raise InvalidArgument.of_field("open", "must be sent before steps")
                     size += request.ByteSize()
                     self._runs.refuse_oversize(len(specs) + len(request.steps.steps), size)
+                    for index, step in enumerate(request.steps.steps, start=len(specs)):
+                        self._runs.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
                     specs += _specs_of(request.steps, first_index=len(specs), schemas=schemas)
                 case _:
                     raise InvalidArgument("a message must have open or steps")
@@ -185,6 +188,16 @@ def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.CoordinatorExecu
         return event_to_proto(event, response.events.add())
 
     return batches(events, pb.CoordinatorExecuteStepResponse, add)
+
+
+def _address_of(request: pb.AnnounceNodeRequest) -> str:
+    address = parse_address(request.address)
+    try:
+        loopback(address.host)
+    except FailedPrecondition:
+        # Whoever announces is not known yet, and must not choose what the coordinator dials elsewhere.
+        raise InvalidArgument.of_field("address", "must be on loopback until callers can be authenticated") from None
+    return str(address)
 
 
 async def _next_within(

@@ -13,9 +13,9 @@ from pathlib import Path
 from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.cli.exits import tell_error
 from fanfold.cli.interruption import run_interruptibly
-from fanfold.cli.outcomes import show_outcomes, summary
+from fanfold.cli.outcomes import View, show_outcomes, summary
 from fanfold.cli.output import tell
-from fanfold.cli.parallel import run_steps
+from fanfold.cli.parallel import FanOut
 from fanfold.model.run import ParallelResult
 from fanfold.model.step import AgentStepSpec
 
@@ -45,14 +45,14 @@ async def survey(plan: Plan) -> ParallelResult:
     tell(f"Starting a coordinator, a job registry and {plan.nodes} nodes on this machine ...")
     async with EmbeddedMesh(plan) as mesh:
         tell(f"Running {len(STEPS)} steps at once in {plan.workspace} ...\n")
-        return await run_steps(STEPS, server=mesh.server)
+        return await FanOut(STEPS).run(server=mesh.server)
 
 
 def main() -> int:
     """Survey the repository. Returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="fanfold-") as data_dir:
         result = run_interruptibly(survey(Plan(data_dir=Path(data_dir), workspace=REPOSITORY)))
-    show_outcomes(result, anchors=True)
+    show_outcomes(result, View(anchors=True))
     as_expected = {outcome.task_id for outcome in result if not outcome.success} == BOUND_TO_FAIL
     nodes = " and ".join(sorted({outcome.node for outcome in result}))
     tell(f"\n{summary(result)}, on {nodes}.")

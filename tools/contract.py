@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 RULES = ROOT / "docs" / "contract.md"
 TESTS = ROOT / "tests"
 
-_RULE = re.compile(r"^(?:\*\*(C\d+)\b|\| (F\d+) \|)\s*(.*)$", re.MULTILINE)
+_RULE = re.compile(r"^\*\*(C\d+)\b(.*(?:\n.+)*)|^\| (F\d+) \|([^|]*)", re.MULTILINE)
+_WIDTH = 100
 
 
 def main(arguments: list[str]) -> int:
@@ -37,10 +39,12 @@ def main(arguments: list[str]) -> int:
 
 def read_rules(text: str) -> dict[str, str]:
     """Each rule's number and first words, in the order of the document."""
-    return {
-        match[1] or match[2]: match[3].strip("*| ").split("|")[0].split(":")[0].strip("* ")[:70]
-        for match in _RULE.finditer(text)
-    }
+    return {match[1] or match[3]: _first_words(match[2] or match[4]) for match in _RULE.finditer(text)}
+
+
+def _first_words(text: str) -> str:
+    sentence = " ".join(text.replace("**", "").split()).partition(". ")[0].rstrip(".")
+    return textwrap.shorten(sentence, _WIDTH, placeholder=" ...")
 
 
 def read_proofs(tests: Path) -> defaultdict[str, set[str]]:

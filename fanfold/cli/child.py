@@ -36,8 +36,8 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], *, log: Path) -> Self:
-        """Start `fanfold serve` with `arguments`, and its log anew."""
-        with log.open("wb") as stderr:
+        """Start `fanfold serve` with `arguments`; what it has to say is added to its log."""
+        with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *CLI,
                 "serve",
@@ -61,12 +61,20 @@ class Child:
         self.address, self.metrics = ready["address"], ready["metrics"]
         self._copying = asyncio.create_task(self._copy(self._process.stdout))
 
-    def obituary(self) -> str:
-        """How it ended, and the last lines of its log."""
+    def end(self) -> str:
+        """How it ended, in words that begin with its name."""
         code = self._process.returncode
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
+        return f"{self.name} {how}"
+
+    def obituary(self) -> str:
+        """How it ended, and the last lines of its log."""
         lines = [f"  {line}" for line in self._tail()]
-        return "\n".join([f"{self.name} {how}; the end of {self.log}:", *(lines or ["  (nothing)"])])
+        return "\n".join([f"{self.end()}; the end of {self.log}:", *(lines or ["  (nothing)"])])
+
+    async def wait_until_gone(self, within: float) -> None:
+        """Wait until no process of it is left that was one of the service's own; at most `within` seconds."""
+        await asyncio.wait([self.ended, *([self._copying] if self._copying else [])], timeout=within)
 
     async def stop(self, within: float) -> None:
         """Ask it to drain, and wait until it has ended; after `within` seconds it is killed."""

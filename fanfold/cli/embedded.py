@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +33,13 @@ DRAIN_SECONDS = 2.0
 
 STOP_SECONDS = 15.0
 """After this a service that was asked to stop is killed; more than it takes to stop a step that will not."""
+
+MAX_RESTARTS = 5
+RESTARTS_SECONDS = 60.0
+"""A node that dies is started again, but not more than so often in that time."""
+
+_LEFTOVERS_SECONDS = 5.0
+"""What is left of a node that was killed may hold its port a little longer."""
 
 _MAX_CONCURRENT_STEPS = 64
 
@@ -82,10 +91,40 @@ class EmbeddedMesh:
         """All services that were started, those that give work out first."""
         return [child for child in (self._coordinator, *self._nodes, self._registry) if child is not None]
 
-    async def first_death(self) -> Child:
-        """Wait until a service ends by itself. Returns that service."""
-        await asyncio.wait([child.ended for child in self.services], return_when=asyncio.FIRST_COMPLETED)
-        return next(child for child in self.services if child.ended.done())
+    async def keep_up(self, told: Callable[[str], None]) -> Child:
+        """Start nodes that end by themselves again, and tell it, until there is a death that is final.
+
+        That is the death of another service, or of a node that has died too often lately. Returns that service.
+        """
+        assert self._coordinator is not None
+        assert self._registry is not None
+        watches = [
+            *(asyncio.create_task(self._keep_node_up(index, told)) for index in range(len(self._nodes))),
+            *(asyncio.create_task(_death_of(child)) for child in (self._coordinator, self._registry)),
+        ]
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.wait(watches)
+
+    async def _keep_node_up(self, index: int, told: Callable[[str], None]) -> Child:
+        restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
+        while True:
+            node = await _death_of(self._nodes[index])
+            if len(restarts) == MAX_RESTARTS and time.monotonic() - restarts[0] < RESTARTS_SECONDS:
+                return node
+            restarts.append(time.monotonic())
+            told(f"{node.end()}; starting it again")
+            await node.wait_until_gone(_LEFTOVERS_SECONDS)
+            at = {"listen": node.address, "metrics_listen": node.metrics} if node.address else {}
+            self._nodes[index] = await self._serve(
+                EXECUTOR_NODE, node.name, {**self._node_settings(), **at}, again=True
+            )
+            with suppress(FailedPrecondition):  # the next turn tells why
+                await self._nodes[index].wait_until_ready()
 
     async def __aenter__(self) -> Self:
         try:
@@ -133,7 +172,7 @@ class EmbeddedMesh:
             settings["capacity"] = {"concurrency_hint": plan.hint, "max_concurrent_steps": most}
         return settings
 
-    async def _serve(self, service: str, name: str, settings: Mapping[str, Any]) -> Child:
+    async def _serve(self, service: str, name: str, settings: Mapping[str, Any], *, again: bool = False) -> Child:
         everywhere = {
             "listen": f"{LOOPBACK}:0",
             "metrics_listen": f"{LOOPBACK}:0",
@@ -144,7 +183,10 @@ class EmbeddedMesh:
             everywhere["name"] = name
         file = self.plan.data_dir / f"{name}.yaml"
         file.write_text(yaml.safe_dump({**everywhere, **settings}, sort_keys=False), "utf-8")
-        return await Child.start(name, [service, "--config", str(file)], log=file.with_suffix(".log"))
+        log = file.with_suffix(".log")
+        if not again:
+            log.write_bytes(b"")
+        return await Child.start(name, [service, "--config", str(file)], log=log)
 
     async def _wait_for_links(self, client: CoordinatorClient) -> None:
         """Wait until the coordinator can place steps on every node."""
@@ -177,6 +219,11 @@ class EmbeddedMesh:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FailedPrecondition(f"another mesh is using {folder}; choose another folder with --data-dir") from None
+
+
+async def _death_of(child: Child) -> Child:
+    await asyncio.wait([child.ended])
+    return child
 
 
 def _refuse_taken(port: int) -> None:

@@ -48,7 +48,8 @@ def tell_error(error: Exception) -> int:
             return BAD_INPUT
         case Unavailable():
             hint = "\nIs a mesh running there? `fanfold up` starts one; --server or FANFOLD_SERVER says where it is."
-            _tell(error.message + (hint if error.retry_delay is None else ""))
+            is_silent = error.retry_delay is None and error.reason == Unavailable.default_reason
+            _tell(error.message + (hint if is_silent else ""))
             return UNREACHABLE
         case FanfoldError():
             _tell(error.message)

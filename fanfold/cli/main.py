@@ -68,7 +68,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def fanfold_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Run AI-agent steps over many machines.
@@ -126,22 +126,30 @@ def parallel(
     specs: Annotated[
         str,
         typer.Argument(
-            metavar="SPECS", help="File of steps (.json, .jsonl, .yaml), or - for standard input.", show_default=False
+            metavar="SPECS",
+            help="File of steps (.json .jsonl .ndjson .yaml .yml), or - for standard input.",
+            show_default=False,
         ),
     ],
     server: Server = None,
     as_json: Json = False,
+    full: Annotated[bool, typer.Option("--full", help="Print each step's whole output below the table.")] = False,
+    anchors: Annotated[
+        bool, typer.Option("--anchors", help="Show in a column which files and pages each step read from.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
 ) -> None:
     """Run steps at the same time, and wait for all of them.
 
     SPECS is a list of steps, or has one under `steps`. A step has task_id, agent,
     description and prompt, and if need be max_steps, output_schema and policy.
-    One that fails touches no other; the exit code is then 1.
+    One that fails touches no other; the exit code is then 1. When the run is broken
+    off, by Ctrl-C for example, what had come of it until then is printed all the same.
     """
+    from fanfold.cli.outcomes import View
     from fanfold.cli.parallel import parallel
 
-    if not parallel(specs, server=server, as_json=as_json, quiet=quiet):
+    if not parallel(specs, server=server, view=View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
         raise typer.Exit(exits.FAILED)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
+from fanfold.cli.connection import connected
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_json, show_table, tell
 from fanfold.cli.tables import Table, cell
 from fanfold.model.node import Agent, NodeState, NodeView
-from fanfold.sdk.mesh import Mesh
 
 _STYLES = {NodeState.READY: "green", NodeState.LOST: "red"}
 
@@ -73,7 +74,7 @@ def node_to_json(view: NodeView) -> dict[str, Any]:
         "state": view.state,
         "address": view.address,
         "waiting_on": view.waiting_on,
-        "state_changed_at": view.state_changed_at.isoformat() if view.state_changed_at else None,
+        "state_changed_at": _time_to_json(view.state_changed_at),
         **asdict(node.status),
         "steps_in_flight": view.steps_in_flight,
         "labels": dict(node.labels),
@@ -84,6 +85,11 @@ def node_to_json(view: NodeView) -> dict[str, Any]:
     }
 
 
+def _time_to_json(time: datetime | None) -> str | None:
+    """RFC 3339 in UTC, as outcomes have it."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z") if time else None
+
+
 async def _views(server: str | None) -> list[NodeView]:
-    async with Mesh(server) as mesh:
+    async with connected(server) as mesh:
         return await mesh.nodes()

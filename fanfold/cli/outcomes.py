@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from fanfold.cli.output import lasted, show_json, show_lines, show_table, terminal_width
-from fanfold.cli.printable import first_line, printable
+from fanfold.cli.output import lasted, show_json, show_lines, show_table, show_text, terminal_width
+from fanfold.cli.printable import printable, printable_lines
 from fanfold.cli.tables import Cell, Table, cell
 from fanfold.model.step import StepOutcome
 from fanfold.model.validation import outcome_to_json
@@ -15,14 +16,31 @@ _MAX_FIRST_LINE = 200
 _MAX_FAILURES_TOLD = 20
 
 
-def show_outcomes(outcomes: Sequence[StepOutcome], *, as_json: bool = False, anchors: bool = False) -> None:
-    """Print outcomes as a table, or as `{"outcomes": [...]}`. `anchors` adds a column of source anchors."""
-    if as_json:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How outcomes are printed: as a table, or as `{"outcomes": [...]}`, which always has everything."""
+
+    as_json: bool = False
+    anchors: bool = False
+    """A column that says what each step read from."""
+    full: bool = False
+    """The whole output of each step, below the table."""
+
+
+TABLE = View()
+
+
+def show_outcomes(outcomes: Sequence[StepOutcome], view: View = TABLE) -> None:
+    """Print outcomes. Raises OutputClosed."""
+    if view.as_json:
         show_json("outcomes", map(outcome_to_json, outcomes))
-    else:
-        show_table(outcome_table(outcomes, anchors=anchors))
-        if terminal_width() is not None:
-            show_lines(failures(outcomes), "red")
+        return
+    show_table(outcome_table(outcomes, anchors=view.anchors))
+    if terminal_width() is not None:
+        show_lines(failures(outcomes), "red")
+    if view.full:
+        for outcome in outcomes:
+            show_text(full_output(outcome))
 
 
 def outcome_table(outcomes: Sequence[StepOutcome], *, anchors: bool = False) -> Table:
@@ -40,6 +58,15 @@ def outcome_table(outcomes: Sequence[StepOutcome], *, anchors: bool = False) -> 
         ]
         rows.add_row(*row, *([cell(_anchors(outcome))] if anchors else []))
     return rows
+
+
+def full_output(outcome: StepOutcome) -> Iterator[str]:
+    """A heading, why the step failed if it did, and all that it put out."""
+    yield ""
+    yield printable(f"== {outcome.task_id}: {outcome.agent}, {_status(outcome).text} ==")
+    if outcome.failure is not None:
+        yield printable(outcome.failure.message)
+    yield from printable_lines(outcome.output)
 
 
 def failures(outcomes: Sequence[StepOutcome]) -> list[str]:
@@ -66,10 +93,12 @@ def _status(outcome: StepOutcome) -> Cell:
 
 
 def _result(outcome: StepOutcome) -> Cell:
-    """The first line of the output, or why there is none."""
+    """The first line of the output and how many follow it, or why there is none."""
     if outcome.failure is not None:
         return cell(outcome.failure.message, "red")
-    return cell(first_line(outcome.output)[:_MAX_FIRST_LINE])
+    first, *rest = outcome.output.strip().splitlines() or [""]
+    more = f" (+{len(rest):,} {'line' if len(rest) == 1 else 'lines'})" if rest else ""
+    return cell(printable(first)[:_MAX_FIRST_LINE] + more)
 
 
 def _duration(outcome: StepOutcome) -> str:
@@ -81,6 +110,6 @@ def _duration(outcome: StepOutcome) -> str:
 def _anchors(outcome: StepOutcome) -> str:
     if not outcome.source_anchors:
         return "-"
-    first = outcome.source_anchors[0]
+    first, *rest = outcome.source_anchors
     lines = f":{first.lines}" if first.lines else ""
-    return f"{len(outcome.source_anchors)}: {first.url_or_path}{lines}"
+    return f"{first.url_or_path}{lines}" + (f" +{len(rest)}" if rest else "")

@@ -38,6 +38,11 @@ def show_lines(lines: Iterable[str], style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
+def show_text(lines: Iterable[str]) -> None:
+    """Print lines as they are. Raises OutputClosed."""
+    _write("".join(f"{line}\n" for line in lines))
+
+
 def show_json(name: str, items: Iterable[Mapping[str, Any]]) -> None:
     """Print one JSON document, `{name: items}` with an item a line. Raises OutputClosed."""
     lines = ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in items)

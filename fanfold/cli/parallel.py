@@ -7,15 +7,17 @@ import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from fanfold.cli.connection import connected
+from fanfold.cli.exits import Interrupted
 from fanfold.cli.interruption import run_interruptibly
-from fanfold.cli.outcomes import show_outcomes, summary
+from fanfold.cli.outcomes import View, show_outcomes, summary
 from fanfold.cli.output import tell
 from fanfold.cli.progress import Tally, shown
 from fanfold.cli.specs import read_steps
-from fanfold.errors import Aborted, FanfoldError, InvalidArgument
+from fanfold.errors import Aborted, Cancelled, FanfoldError, InvalidArgument, Unavailable
 from fanfold.model.run import ParallelResult
-from fanfold.model.step import AgentStepSpec
-from fanfold.sdk.mesh import Mesh
+from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
+from fanfold.sdk.mesh import Mesh, ParallelRun
 
 CLEAN_UP_SECONDS = 30.0
 """Longest wait for a cancelled run to be gone: more than a coordinator takes."""
@@ -23,8 +25,10 @@ CLEAN_UP_SECONDS = 30.0
 _ASK_AGAIN_SECONDS = 0.05
 
 
-def parallel(source: str, *, server: str | None, as_json: bool, quiet: bool) -> bool:
-    """Run the steps in `source`. Whether all of them succeeded.
+def parallel(source: str, *, server: str | None, view: View, quiet: bool) -> bool:
+    """Run the steps in `source` and print their outcomes. Whether all of them succeeded.
+
+    A run that has begun and is broken off is printed too, with what had come of it until then.
 
     Raises:
         InvalidArgument: a step is wrong; nothing was started.
@@ -32,28 +36,72 @@ def parallel(source: str, *, server: str | None, as_json: bool, quiet: bool) -> 
         Interrupted: by a signal; the run was cancelled.
     """
     steps = read_steps(source)
+    fan_out = FanOut(steps.specs)
     try:
-        result = run_interruptibly(run_steps(steps.specs, server=server, quiet=quiet))
+        outcomes: Sequence[StepOutcome] = run_interruptibly(fan_out.run(server=server, quiet=quiet))
     except InvalidArgument as error:
         raise steps.located(error) from None
-    show_outcomes(result, as_json=as_json)
+    except Exception as error:
+        if fan_out.has_begun:
+            _show(fan_out.outcomes_so_far(error), view, quiet=quiet)
+        raise
+    _show(outcomes, view, quiet=quiet)
+    return all(outcome.success for outcome in outcomes)
+
+
+def _show(outcomes: Sequence[StepOutcome], view: View, *, quiet: bool) -> None:
+    show_outcomes(outcomes, view)
     if not quiet:
-        tell(summary(result))
-    return all(outcome.success for outcome in result)
+        tell(summary(outcomes))
 
 
-async def run_steps(specs: Sequence[AgentStepSpec], *, server: str | None, quiet: bool = False) -> ParallelResult:
-    """Run a fan-out and show its progress. Cancelling it cancels its steps and waits until they are gone."""
-    tally = Tally(len(specs))
-    request_id = f"cli-{uuid.uuid4().hex}"
-    async with Mesh(server) as mesh:
-        try:
-            async with nullcontext() if quiet else shown(tally):
-                return await mesh.parallel(specs, on_event=None if quiet else tally.note, request_id=request_id)
-        except asyncio.CancelledError:
-            tell("Cancelling; waiting until the steps are gone ...")
-            await _gone(mesh, request_id)
-            raise
+class FanOut:
+    """A run of some steps, with progress shown. What came of them stays readable, however it ends."""
+
+    def __init__(self, specs: Sequence[AgentStepSpec]) -> None:
+        self._specs = specs
+        self._run: ParallelRun | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a coordinator has accepted it."""
+        return self._run is not None and bool(self._run.run_id)
+
+    async def run(self, *, server: str | None, quiet: bool = False) -> ParallelResult:
+        """Run it, once. Cancelling this cancels the steps and waits until they are gone."""
+        tally = Tally(len(self._specs))
+        request_id = f"cli-{uuid.uuid4().hex}"
+        async with connected(server) as mesh:
+            self._run = mesh.parallel(self._specs, on_event=None if quiet else tally.note, request_id=request_id)
+            try:
+                async with nullcontext() if quiet else shown(tally):
+                    return await self._run
+            except asyncio.CancelledError:
+                tell("Cancelling; waiting until the steps are gone ...")
+                await _gone(mesh, request_id)
+                raise
+
+    def outcomes_so_far(self, broken_off: Exception) -> list[StepOutcome]:
+        """An outcome for every step of a run that has begun, in order; of one that has not ended, why it will not."""
+        assert self._run is not None
+        failure = _failure(broken_off)
+        return [
+            outcome or StepOutcome(task_id=spec.task_id, agent=spec.agent, success=False, failure=failure)
+            for spec, outcome in zip(self._specs, self._run.outcomes, strict=True)
+        ]
+
+
+def _failure(broken_off: Exception) -> StepFailure:
+    match broken_off:
+        case Interrupted():
+            code, why = FailureCode.CANCELLED, "interrupted"
+        case Cancelled():
+            code, why = FailureCode.CANCELLED, broken_off.message
+        case Unavailable():
+            code, why = FailureCode.NODE_LOST, broken_off.message
+        case _:
+            code, why = FailureCode.INTERNAL, str(broken_off)
+    return StepFailure(code=code, message=f"not finished: {why}")
 
 
 async def _gone(mesh: Mesh, request_id: str) -> None:

@@ -15,6 +15,12 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(" ", _ESCAPES.sub("", text)).strip()
 
 
+def printable_lines(text: str) -> list[str]:
+    """The lines of `text`, each of them printable, with their indentation and without blank ones at the end."""
+    lines = (line.expandtabs() for line in text.rstrip().splitlines())
+    return [" " * (len(line) - len(line.lstrip(" "))) + printable(line) for line in lines]
+
+
 def first_line(text: str) -> str:
     """The first line of `text` that is not blank."""
     return next((line for line in text.splitlines() if line.strip()), "")

@@ -44,21 +44,29 @@ class Steps:
 def read_steps(source: str) -> Steps:
     """The steps in a file, or in standard input if `source` is "-".
 
-    The form is told by the file's suffix, else by what is in it.
+    The form is told by the file's suffix; of standard input, and of a file that has none, by what is in it.
 
     Raises:
         InvalidArgument: it cannot be read, or something in it is wrong; names every place.
     """
     name = "standard input" if source == STANDARD_INPUT else source
     try:
+        form = _form_by_name(source)
         text = _decoded(_read(source))
-        content = _READERS[_SUFFIXES.get(Path(source).suffix.lower()) or _form_of(text)](text)
+        content = _READERS[form or _form_of(text)](text)
     except Wrong as wrong:
         raise InvalidArgument(f"{name}{wrong.place}: {wrong.what}") from None
     try:
         return Steps(name, _specs_in(content.value), content.lines)
     except InvalidArgument as error:
         raise _located(error, name, content.lines) from None
+
+
+def _form_by_name(source: str) -> str | None:
+    suffix = Path(source).suffix.lower()
+    if suffix and suffix not in _SUFFIXES:
+        raise Wrong(f"a file of steps is called {' '.join(_SUFFIXES)}, not {suffix}; - reads standard input")
+    return _SUFFIXES.get(suffix)
 
 
 def _read(source: str) -> bytes:

@@ -17,7 +17,7 @@ def up(plan: Plan) -> None:
     """Run a mesh until SIGINT or SIGTERM.
 
     Raises:
-        FailedPrecondition: it cannot start, or one of its services ended by itself.
+        FailedPrecondition: it cannot start, or a service ended by itself that cannot be started again.
         Interrupted: it was not given the time to stop in order.
     """
     try:
@@ -31,7 +31,7 @@ async def _up(plan: Plan) -> None:
     async with EmbeddedMesh(plan) as mesh:
         _tell_what_is_up(mesh)
         try:
-            dead = await mesh.first_death()
+            dead = await mesh.keep_up(tell)
         except asyncio.CancelledError:
             tell("Stopping; Ctrl-C again kills ...")
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -57,15 +57,12 @@ class CoordinatorClient:
         request_id: str = "",
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a fan-out and give its events; closing the iterator cancels the run."""
-
-        async def requests() -> AsyncIterator[pb.RunRequest]:
-            yield pb.RunRequest(
-                open=pb.RunOpen(request_id=request_id, events=detail_to_proto(detail), parallel=pb.ParallelRun())
-            )
-            for request in _step_requests(specs):
-                yield request
-
-        call = self._open_stub().Run(requests())
+        opening = pb.RunOpen(request_id=request_id, events=detail_to_proto(detail), parallel=pb.ParallelRun())
+        requests = [
+            pb.RunRequest(open=opening),
+            *_step_requests(specs),
+        ]  # before the call: what is wrong is raised here
+        call = self._open_stub().Run(iter(requests))
         try:
             async for response in call:
                 for message in response.events:

@@ -83,14 +83,16 @@ class GrpcNodeDialer:
     async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> None:
         async def read() -> None:
             async for message in _messages(call):
-                link.heard = True
+                link.heard_at = asyncio.get_running_loop().time()
                 _dispatch(message, listener, link)
             raise _LinkEnded(await _error_of(call))
 
         async def watch() -> None:
-            while link.heard:
-                link.heard = False
-                await asyncio.sleep(self._silence)
+            while True:
+                left = link.heard_at + self._silence - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                await asyncio.sleep(left)
             raise _LinkEnded(Unavailable(f"nothing heard from the node for {self._silence:g} s"))
 
         async def renew() -> None:
@@ -123,7 +125,7 @@ class _Link:
     """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
 
     def __init__(self, call: _LinkCall) -> None:
-        self.heard = True
+        self.heard_at = asyncio.get_running_loop().time()
         self._call = call
         self._starts: dict[str, ExecutionStart] = {}
         self._cancels: list[tuple[str, str]] = []

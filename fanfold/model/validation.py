@@ -56,6 +56,20 @@ def parse_spec(item: object, *, path: str = "step") -> AgentStepSpec:
         raise InvalidArgument(violations=renamed) from None
 
 
+def require_json_schemas(specs: Sequence[AgentStepSpec], *, path: str = "steps") -> None:
+    """Raise InvalidArgument for an `output_schema` that is no JSON value, as a caller's Python code may give."""
+    checked: set[int] = set()
+    for index, spec in enumerate(specs):
+        schema = spec.output_schema
+        if schema is None or id(schema) in checked:
+            continue
+        checked.add(id(schema))
+        try:
+            json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument.of_field(f"{path}[{index}].output_schema", f"must be JSON: {error}") from None
+
+
 def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:
     """The JSON form of a spec: snake_case names, durations in seconds (C5)."""
     form: dict[str, Any] = _adapter(AgentStepSpec).dump_python(spec, mode="json", exclude=_NOT_JSON)

@@ -7,6 +7,7 @@ are cut to fit: a byte of the message costs up to three when percent-encoded, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import grpc
@@ -21,6 +22,8 @@ from fanfold.errors import FanfoldError, FieldViolation, InternalError, InvalidA
 
 DOMAIN = "fanfold"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+NOT_GRPC = "NOT_GRPC"
+"""Reason of the Unavailable for an address where something else than a gRPC server answers."""
 
 MAX_MESSAGE_BYTES = 1024
 MAX_VIOLATIONS_BYTES = 1536
@@ -29,6 +32,10 @@ _MAX_DESCRIPTION_BYTES = 512
 _MAX_REASON_BYTES = 63
 _MAX_RETRY_SECONDS = 7 * 24 * 3600.0
 _CUT = "…"
+_CONNECTING = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+_NO_HTTP_2 = "Failed parsing HTTP/2"
+_CAUSE = re.compile(r".*: (?P<cause>[^:]+?)(?: \(\d+\))?\]?", re.DOTALL)
+"""gRPC tells every layer that a failure passed, from the outermost to the innermost."""
 
 CODES: dict[type[FanfoldError], grpc.StatusCode] = {
     errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
@@ -110,9 +117,14 @@ def _status_of(error: grpc.aio.AioRpcError) -> Status | None:
 def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> FanfoldError:
     if issubclass(kind, errors.ResourceExhausted) and "message larger than max" in message:
         return kind(message, reason=MESSAGE_TOO_LARGE)
-    if issubclass(kind, errors.Unavailable) and address:
-        return kind(f"{address} cannot be reached: {message}")
-    return kind(message)
+    if not issubclass(kind, errors.Unavailable):
+        return kind(message)
+    reason = None
+    if _NO_HTTP_2 in message:
+        message, reason = "what answers there does not speak gRPC", NOT_GRPC
+    elif message.startswith(_CONNECTING) and (found := _CAUSE.fullmatch(message)):
+        message = found["cause"]
+    return kind(f"{address} cannot be reached: {message}" if address else message, reason=reason)
 
 
 def _violations_that_fit(violations: Sequence[FieldViolation]) -> Iterator[BadRequest.FieldViolation]:

@@ -13,7 +13,7 @@ from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStepEvent, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome
-from fanfold.model.validation import parse_spec, parse_specs
+from fanfold.model.validation import parse_request_id, parse_spec, parse_specs, require_json_schemas
 from fanfold.settings import client_settings
 
 Spec = AgentStepSpec | Mapping[str, Any]
@@ -46,13 +46,13 @@ class Mesh:
 
         It starts when it is awaited or iterated: `async for event in run` gives the steps' events as they happen, and
         `run.result` is there after the last. `on_event`, a plain function, gets the same events; what it raises cancels
-        the run and is raised. Cancelling it cancels its steps; `run.outcomes` keeps what had ended by then.
+        the run and is raised. Cancelling it has the mesh stop its steps; `run.outcomes` keeps what had ended by then.
 
         Raises (when it starts):
             InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
         """
         _refuse_async(on_event)
-        return ParallelRun(self._client, specs, on_event, request_id)
+        return ParallelRun(self._client, specs, on_event, parse_request_id(request_id))
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).
@@ -62,7 +62,9 @@ class Mesh:
         """
         _refuse_async(on_event)
         detail = EventDetail.OUTCOMES if on_event is None else EventDetail.PROGRESS
-        events = self._client.execute_step(parse_spec(spec), detail=detail, request_id=request_id)
+        parsed = parse_spec(spec)
+        require_json_schemas([parsed], path="step")
+        events = self._client.execute_step(parsed, detail=detail, request_id=parse_request_id(request_id))
         async with aclosing(events):
             async for event in events:
                 if on_event is not None:
@@ -142,6 +144,7 @@ class ParallelRun:
         if self._begun:
             raise RuntimeError("the run has begun already; a second one needs a second call of `parallel`")
         specs = parse_specs(self._specs)
+        require_json_schemas(specs)
         self._begun = True
         self._outcomes = [None] * len(specs)
         run_events = self._client.parallel(specs, detail=detail, request_id=self._request_id)

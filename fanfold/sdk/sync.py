@@ -84,6 +84,9 @@ class SyncMesh:
         return await Mesh(self._server).__aenter__()
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a SyncMesh cannot be called from its own on_event; collect there and call afterwards")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -132,10 +134,10 @@ def steps(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def begun_parallel(up: Up, *pairs: tuple[str, str]) -> subprocess.Popen[str]:
+def begun_parallel(up: Up, *pairs: tuple[str, str], options: tuple[str, ...] = ("--json",)) -> subprocess.Popen[str]:
     """A fan-out that goes on while the test does."""
     process = subprocess.Popen(
-        [*FANFOLD, "parallel", "-", "--json"],
+        [*FANFOLD, "parallel", "-", *options],
         env=environment(up.server),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -145,6 +147,7 @@ def begun_parallel(up: Up, *pairs: tuple[str, str]) -> subprocess.Popen[str]:
     assert process.stdin is not None
     process.stdin.write(json.dumps(steps(*pairs)))
     process.stdin.close()
+    process.stdin = None  # or `communicate` would write to it
     return process
 
 
@@ -159,7 +162,7 @@ def test_a_fan_out_gives_a_row_a_step_in_order_and_0_when_all_is_well(up: Up, tm
     assert [row[:3] for row in rows] == [["s0", "sleep", "ok"], ["s1", "wordcount", "ok"], ["s2", "noop", "ok"]]
     assert {row[3] for row in rows} <= {"node-1", "node-2"}
     assert rows[0][6:] == ["slept", "0.3", "seconds"]
-    assert rows[2][6:] == ["hi"]
+    assert rows[2][6:] == ["hi", "(+1", "line)"]
     assert done.stderr.splitlines()[-1] == "3 steps: 3 ok"
 
 
@@ -219,9 +222,85 @@ def test_an_interrupted_fan_out_ends_when_its_processes_are_gone(up: Up, number:
         process.send_signal(number)
         assert process.wait(DEADLINE) == code
         assert with_argument(seconds) == []
-        assert process.stdout is not None
-        assert process.stdout.read() == ""
+        assert codes_of(process) == ["CANCELLED"] * 3
     until(lambda: all(node["running_steps"] == 0 for node in nodes_of(up)), "no step is counted as running")
+
+
+def codes_of(process: subprocess.Popen[str]) -> list[str | None]:
+    """From the document that a fan-out printed, for each step its failure's code, None for those that succeeded."""
+    assert process.stdout is not None
+    outcomes = json.loads(process.stdout.read())["outcomes"]
+    assert [outcome["task_id"] for outcome in outcomes] == [f"s{number}" for number in range(len(outcomes))]
+    return [outcome["failure"] and outcome["failure"]["code"] for outcome in outcomes]
+
+
+SLOW_THEN_QUICK = (("sleep", "1000"), ("shell", "echo paid for"), ("shell", "touch ended; sleep 1000"))
+"""Steps of which the second has ended when the third runs, or soon after."""
+
+
+def begun_slow_then_quick(up: Up, *options: str) -> subprocess.Popen[str]:
+    """Such a fan-out, of which one step of three has ended."""
+    (up.workspace / "ended").unlink(missing_ok=True)
+    process = begun_parallel(up, *SLOW_THEN_QUICK, options=options)
+    until((up.workspace / "ended").exists, "the steps run")
+    until(lambda: sum(in_flight(node) for node in nodes_of(up)) == 2, "one has ended")
+    return process
+
+
+def in_flight(node: dict[str, object]) -> int:
+    steps = node["steps_in_flight"]
+    assert isinstance(steps, int)
+    return steps
+
+
+@pytest.mark.contract("C12")
+def test_an_interrupted_fan_out_prints_what_had_ended(up: Up) -> None:
+    with begun_slow_then_quick(up) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert [(row[0], row[2]) for row in rows] == [("s0", "CANCELLED"), ("s1", "ok"), ("s2", "CANCELLED")]
+    assert rows[1][-2:] == ["paid", "for"]
+    assert out.splitlines()[1].endswith("not finished: interrupted")
+    assert err.splitlines()[-1] == "3 steps: 1 ok, 2 failed (CANCELLED)"
+
+
+@pytest.mark.contract("C12")
+def test_an_interrupted_fan_out_prints_one_whole_document(up: Up) -> None:
+    with begun_slow_then_quick(up, "--json") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 130
+        assert codes_of(process) == ["CANCELLED", None, "CANCELLED"]
+
+
+@pytest.mark.contract("C12")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_had_ended_is_printed_when_the_coordinator_is_killed(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with started(tmp_path, "--nodes", "1", "--enable-shell") as up, begun_slow_then_quick(up, *options) as process:
+        process_of(up, "coordinator").kill()
+        out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 3
+    assert f"Error: {up.server} cannot be reached: " in err
+    if options:
+        outcomes = json.loads(out)["outcomes"]
+        assert [outcome["success"] for outcome in outcomes] == [False, True, False]
+        assert outcomes[1]["output"] == "paid for\n"
+        assert outcomes[2]["failure"]["code"] == "NODE_LOST"
+        assert outcomes[2]["failure"]["message"].startswith(f"not finished: {up.server} cannot be reached: ")
+    else:
+        assert [line.split()[2] for line in out.splitlines()[1:]] == ["NODE_LOST", "ok", "NODE_LOST"]
+
+
+def test_outputs_are_printed_in_full_on_request(up: Up) -> None:
+    text = json.dumps(steps(("shell", "seq 3"), ("wordcount", "a.md")))
+    done = fanfold("parallel", "-", "--full", "--anchors", server=up.server, text=text)
+    header, first, second, *rest = done.stdout.splitlines()
+    assert header.split()[-1] == "ANCHORS"
+    assert first.split()[6:] == ["1", "(+2", "lines)", "-"]
+    assert second.split()[-1] == "a.md"
+    assert rest[:6] == ["", "== s0: shell, ok ==", "1", "2", "3", ""]
+    assert rest[6] == "== s1: wordcount, ok =="
 
 
 def test_a_second_ctrl_c_does_not_wait(up: Up) -> None:
@@ -282,7 +361,16 @@ def test_a_mesh_that_is_not_there_gives_3(tmp_path: Path) -> None:
         for command in (["nodes"], ["agents"], ["parallel", "-", "--json"]):
             done = fanfold(*command, server=address, text="[]")
             assert (done.returncode, done.stdout) == (3, "")
-            assert done.stderr.startswith(f"Error: {address} cannot be reached")
+            assert done.stderr.startswith(f"Error: {address} cannot be reached: Connection refused\n")
+
+
+def test_something_that_is_no_coordinator_is_told_in_one_line(up: Up) -> None:
+    metrics = next(line.split()[2] for line in up.table.splitlines() if line.startswith("node-1 "))
+    for address in (up.address_of("node-1"), metrics.removeprefix("http://").removesuffix("/metrics")):
+        for command in (["nodes"], ["parallel", "-"]):
+            done = fanfold(*command, server=address, text=json.dumps(steps(("noop", "x"))))
+            assert (done.returncode, done.stdout) == (3, "")
+            assert done.stderr == f"Error: {address} is not a fanfold coordinator\n"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +379,7 @@ def test_a_mesh_that_is_not_there_gives_3(tmp_path: Path) -> None:
         (["nodes", "--server", "nowhere"], "server: must be host:port"),
         (["parallel"], "SPECS"),
         (["parallel", "no-such-file.yaml"], "no-such-file.yaml: No such file"),
+        (["parallel", "README.md"], "README.md: a file of steps is called .json .jsonl .ndjson .yaml .yml"),
         (["up", "--nodes", "0"], "--nodes"),
         (["up", "--workspace", "no-such-folder"], "no-such-folder"),
         (["frob"], "frob"),
@@ -351,17 +440,73 @@ def test_nothing_outlives_a_killed_up(tmp_path: Path) -> None:
         until(lambda: not living(processes), "all are gone", 15)
 
 
+def process_of(up: Up, service: str) -> psutil.Process:
+    """The process that was started as the service; of a node that is its supervisor."""
+    settings = str(up.data_dir / f"{service}.yaml")
+    return next(child for child in psutil.Process(up.process.pid).children() if settings in child.cmdline())
+
+
 @pytest.mark.contract("F17")
-def test_a_service_that_dies_is_named_and_the_rest_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", ["coordinator", "job-registry"])
+def test_a_service_that_dies_is_named_and_the_rest_is_stopped(tmp_path: Path, service: str) -> None:
     with started(tmp_path, "--nodes", "1") as up:
         processes = up.processes()
-        victim = next(process for process in processes if str(up.data_dir / "node-1.yaml") in process.cmdline())
-        victim.kill()
+        process_of(up, service).kill()
         assert up.process.wait(DEADLINE) == 1
         assert not living(processes)
         told = (tmp_path / "up.err").read_text()
-        assert "Error: node-1 was killed by SIGKILL" in told
+        assert f"Error: {service} was killed by SIGKILL" in told
         assert "listening" in told
+
+
+@pytest.mark.contract("C12", "F3")
+def test_a_node_that_dies_in_the_midst_of_a_run_is_started_again(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "2", "--enable-shell") as up:
+        command = "echo > $$.started; until [ -e go ]; do sleep 0.05; done; echo done"
+        with begun_parallel(up, *[("shell", command)] * 4) as client:
+            until(lambda: len(list(up.workspace.glob("*.started"))) == 4, "all steps run")
+            process_of(up, "node-2").kill()
+            until(lambda: are_ready(up), "node-2 is back", 20)
+            (up.workspace / "go").touch()
+            out, _ = client.communicate(timeout=DEADLINE)
+        by_node = Counter((outcome["node"], outcome["success"]) for outcome in json.loads(out)["outcomes"])
+        assert by_node["node-1", True] >= 2
+        assert by_node["node-1", False] == 0
+        told = (tmp_path / "up.err").read_text()
+        assert told.endswith("node-2 was killed by SIGKILL; starting it again\n")
+        on_node_2 = {outcome["node"] for outcome in run_steps_of(up, *[("sleep", "0.2")] * 4)}
+        assert on_node_2 == {"node-1", "node-2"}
+        assert up.process.poll() is None
+
+
+def are_ready(up: Up) -> bool:
+    """Whether both nodes are ready where the table says, and the second one has begun a new life."""
+    nodes = [(node["name"], node["state"], node["address"]) for node in nodes_of(up)]
+    return has_lived(up, "node-2", 2) and nodes == [
+        (name, "ready", up.address_of(name)) for name in ("node-1", "node-2")
+    ]
+
+
+def run_steps_of(up: Up, *pairs: tuple[str, str]) -> list[dict[str, object]]:
+    done = fanfold("parallel", "-", "--json", server=up.server, text=json.dumps(steps(*pairs)))
+    outcomes: list[dict[str, object]] = json.loads(done.stdout)["outcomes"]
+    return outcomes
+
+
+def test_a_node_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "1") as up:
+        for number in range(6):
+            until(partial(has_lived, up, "node-1", number + 1), "the node is up")
+            process_of(up, "node-1").kill()
+        assert up.process.wait(DEADLINE) == 1
+        told = (tmp_path / "up.err").read_text()
+        assert told.count("node-1 was killed by SIGKILL; starting it again\n") == 5
+        assert "Error: node-1 was killed by SIGKILL; the end of " in told
+
+
+def has_lived(up: Up, service: str, times: int) -> bool:
+    """Whether the service has come up so many times."""
+    return (up.data_dir / f"{service}.log").read_text().count("listening") == times
 
 
 def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
+import socket
 import sys
 import sysconfig
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
 from executor_node.agents.files import load_agents
+from fanfold import Mesh, SyncMesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
+from fanfold.model.run import ParallelResult
+from fanfold.model.step import (
+    AgentStepSpec,
+    AttemptStarted,
+    FailureCode,
+    SourceAnchor,
+    StepEnded,
+    StepFailure,
+    StepOutcome,
+    StepPolicy,
+    StepProgressed,
+    StepStarted,
+    TextWritten,
+    ToolFinished,
+    TurnFinished,
+    Usage,
+)
+from fanfold.sdk.mesh import ParallelRun
+from support.mesh import until, until_ready
 from tools import configuration
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,9 +48,12 @@ DOCUMENTS = [
     "CHANGELOG.md",
     "docs/agents.md",
     "docs/configuration.md",
+    "docs/steps.md",
 ]
 RECURSIVE = {"make run", "make test"}
 """Commands that run this very test, or a mesh as it does."""
+LASTING = ("fanfold up", "fanfold serve ")
+"""Commands that run until they are stopped; tests of their own run them."""
 RUN_BY_CI = {"make lint"}
 """Commands that take minutes, and that CI runs before the tests."""
 
@@ -78,8 +104,9 @@ def test_commands_are_found_at_all() -> None:
 
 
 async def test_every_shown_command_works(server: str) -> None:
-    for command in sorted(set(shown_commands()) - RECURSIVE - RUN_BY_CI - {"fanfold up"}):  # the fixture is that
-        await run(*command.split(), server=server)
+    for command in sorted(set(shown_commands()) - RECURSIVE - RUN_BY_CI):
+        if not command.startswith(LASTING):
+            await run(*command.split(), server=server)
 
 
 async def test_every_named_make_target_exists() -> None:
@@ -100,13 +127,11 @@ async def test_the_example_of_the_readme_prints_what_it_says(server: str) -> Non
 async def test_the_agents_of_the_readme_can_be_offered_and_run(tmp_path: Path) -> None:
     agents = tmp_path / "agents"
     agents.mkdir()
-    (command,) = blocks("README.md", "markdown")
+    command, greeter = blocks("README.md", "markdown")
     (function,) = [block for block in blocks("README.md", "python") if "async def greet" in block]
     (agents / "line-counter.md").write_text(command)
     (agents / "greeting.py").write_text(function)
-    (agents / "greeter.md").write_text(
-        "---\nname: greeter\ndescription: Greets.\nkind: python\nentry: greeting:greet\n---\n"
-    )
+    (agents / "greeter.md").write_text(greeter)
     steps = [
         {"task_id": "a", "agent": "greeter", "description": "greet", "prompt": "world"},
         {"task_id": "b", "agent": "line-counter", "description": "count", "prompt": "LICENSE"},
@@ -117,6 +142,68 @@ async def test_the_agents_of_the_readme_can_be_offered_and_run(tmp_path: Path) -
     greeting, count = [outcome["output"] for outcome in yaml.safe_load(text)["outcomes"]]
     assert greeting == "Hello, world!"
     assert count.split() == [str(len((ROOT / "LICENSE").read_text().splitlines())), "LICENSE"]
+
+
+async def test_the_many_machines_of_the_readme_make_a_mesh(tmp_path: Path) -> None:
+    files = [(block.splitlines()[0].removeprefix("# "), block) for block in blocks("README.md", "yaml")]
+    ports = {port: str(free_port()) for _, text in files for port in re.findall(r"127\.0\.0\.1:(\d+)", text)}
+    for name, text in files:
+        (tmp_path / name).write_text(re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda found: ports[found[0]], text))
+    commands = [command.split() for command in shown_commands() if command.startswith("fanfold serve ")]
+    assert [command[-1] for command in commands] == [name for name, _ in files]
+    async with AsyncExitStack() as stack:
+        for command in commands:
+            await stack.enter_async_context(service(command, tmp_path))
+        async with Mesh(f"127.0.0.1:{ports['7400']}") as mesh:
+            await until_ready(mesh, 2)
+            nodes = {view.node.name: dict(view.node.labels) for view in await mesh.nodes()}
+            assert nodes == {"node-a": {}, "node-b": {"disk": "fast"}}
+            step = {"task_id": "a", "agent": "noop", "description": "d", "prompt": "x"}
+            outcome = await mesh.execute({**step, "policy": {"node_labels": {"disk": "fast"}}})
+            assert (outcome.success, outcome.node) == (True, "node-b")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def service(command: list[str], folder: Path) -> AsyncIterator[None]:
+    """A service that runs in a folder, and is then asked to stop."""
+    program = Path(sysconfig.get_path("scripts")) / command[0]
+    log = folder / f"{command[-1]}.log"
+    with log.open("w") as stderr:
+        process = await asyncio.create_subprocess_exec(program, *command[1:], cwd=folder, stderr=stderr)
+    try:
+        await until(lambda: "listening" in log.read_text() or process.returncode is not None, "it serves")
+        assert process.returncode is None, log.read_text()
+        yield
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_the_page_of_steps_names_every_field_and_every_failure_code() -> None:
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", (ROOT / "docs" / "steps.md").read_text()))))
+    records = (AgentStepSpec, StepPolicy, StepOutcome, StepFailure, SourceAnchor, Usage, ParallelResult)
+    progress = (ToolFinished, TurnFinished, TextWritten, AttemptStarted)
+    names = {name for kind in (*records, *progress, StepStarted, StepEnded) for name in members(kind)}
+    names |= {kind.__name__ for kind in (*progress, StepStarted, StepProgressed, StepEnded)}
+    names |= {name for kind in (Mesh, SyncMesh, ParallelRun) for name in members(kind)}
+    assert names | set(FailureCode) <= words, sorted((names | set(FailureCode)) - words)
+
+
+def members(kind: type) -> set[str]:
+    """Names of the fields of a record, or of what is public of another class."""
+    if dataclasses.is_dataclass(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+    return {name for name in vars(kind) if not name.startswith("_")}
 
 
 def test_the_sample_agents_can_be_offered() -> None:

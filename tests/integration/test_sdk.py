@@ -85,11 +85,28 @@ async def test_a_callback_must_be_plain_and_what_it_raises_cancels_the_run(runni
 
 
 @pytest.mark.contract("C41")
-@pytest.mark.parametrize("specs", [None, "abc", 7, {"task_id": "a"}, [None], [["a"]], [step("")]])
+@pytest.mark.parametrize(
+    "specs",
+    [
+        None,
+        "abc",
+        7,
+        {"task_id": "a"},
+        [None],
+        [["a"]],
+        [step("")],
+        [{**step("a"), "output_schema": {"enum": {1}}}],
+        [{**step("a"), "output_schema": {"const": "\ud800"}}],
+        [{**step("a"), "output_schema": {"const": float("nan")}}],
+        [{**step("a"), "output_schema": {"const": object()}}],
+    ],
+)
 async def test_wrong_steps_are_refused_before_the_mesh_is_asked(specs: Any) -> None:
     async with Mesh("127.0.0.1:1") as mesh:
         with pytest.raises(InvalidArgument):
             await mesh.parallel(specs)
+        with pytest.raises(InvalidArgument, match="request_id"):
+            await mesh.parallel([step("a")], request_id=5)  # type: ignore[arg-type]
 
 
 async def test_a_mesh_that_is_not_there_is_unavailable_by_its_address() -> None:
@@ -139,6 +156,20 @@ async def test_the_same_from_ordinary_code(running: RunningMesh) -> None:
         assert {event.task_id for event in heard} == {"a", "b"}
 
     await asyncio.to_thread(ordinary)
+
+
+async def test_ordinary_code_cannot_wait_for_itself(running: RunningMesh) -> None:
+    def ordinary() -> None:
+        with SyncMesh(running.coordinator.address) as mesh:
+
+            def ask_again(_event: StepEvent) -> None:
+                mesh.nodes()
+
+            with pytest.raises(RuntimeError, match="on_event"):
+                mesh.parallel([step("a")], on_event=ask_again)
+            assert mesh.parallel([step("b")])[0]["success"]
+
+    await asyncio.wait_for(asyncio.to_thread(ordinary), 30)
 
 
 def test_importing_the_package_loads_neither_grpc_nor_pydantic() -> None:

@@ -18,6 +18,7 @@ from fanfold.errors import FailedPrecondition, FieldViolation, InternalError, In
         (InvalidArgument("no"), 2, "Error: no\n"),
         (InvalidArgument.of_field("steps[3].prompt", "is required"), 2, "Error: steps[3].prompt: is required\n"),
         (Unavailable("stopping", retry_delay=1.0), 3, "Error: stopping\n"),
+        (Unavailable("no coordinator", reason="NOT_A_COORDINATOR"), 3, "Error: no coordinator\n"),
         (FailedPrecondition("first\nsecond"), 1, "Error: first\n  second\n"),
         (InternalError("its log says more"), 1, "Error: its log says more\n"),
         (ExceptionGroup("x", [ExceptionGroup("y", [InvalidArgument("no")])]), 2, "Error: no\n"),
@@ -84,7 +85,7 @@ def test_output_closed_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("argument", ["--help", "--version"])
+@pytest.mark.parametrize("argument", ["--help", "--version", "-V"])
 def test_help_and_version_load_neither_grpc_nor_pydantic(argument: str) -> None:
     program = (
         "import sys; from fanfold.cli.main import main\n"

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from fanfold.cli.nodes import node_to_json, offers
-from fanfold.cli.outcomes import outcome_table, show_outcomes, summary
+from fanfold.cli.outcomes import View, outcome_table, show_outcomes, summary
 from fanfold.cli.output import lasted
 from fanfold.cli.printable import printable
 from fanfold.cli.tables import GAP, Table, cell
@@ -50,7 +50,7 @@ def test_a_row_has_everything_about_its_outcome() -> None:
     header, good, bad = drawn([GOOD, BAD], 300, anchors=True)
     assert header.split() == ["TASK", "AGENT", "STATUS", "NODE", "TIME", "RESULT", "ANCHORS"]
     assert [part.strip() for part in good.split("  ") if part.strip()] == [
-        *("count", "wordcount", "ok", "node-1", "1.23 s", "300 words", "2: README.md:3-9")
+        *("count", "wordcount", "ok", "node-1", "1.23 s", "300 words (+1 line)", "README.md:3-9 +1")
     ]
     assert [part.strip() for part in bad.split("  ") if part.strip()] == [
         *("read", "read", "AGENT_FAILED", "-", "-", WHY, "-")
@@ -88,6 +88,38 @@ def test_a_piped_table_has_one_line_a_step_whatever_its_width(capsysbinary: pyte
     assert lines[1].startswith("t" * 256 + " ")
     assert lines[1].endswith("word " * 29 + "word")
     assert lines[2].endswith(WHY)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ("one", "one"),
+        ("one\n\n", "one"),
+        ("\n one\n\ntwo\n", "one (+2 lines)"),
+        ("word " * 60 + "\nx", ("word " * 60)[:200] + " (+1 line)"),
+        ("", ""),
+    ],
+)
+def test_the_table_says_how_much_more_there_is_than_it_shows(output: str, shown: str) -> None:
+    _, row = drawn([StepOutcome(task_id="t", agent="a", output=output, success=True)], 400)
+    assert row.removeprefix("t     a      ok      -        -").strip() == shown
+
+
+def test_in_full_each_output_is_below_a_heading_and_fit_for_a_terminal(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    hostile = StepOutcome(task_id="x\x1b[2J", agent="a", output="def f():\n    \x1b[31mred\n\tx\r\n\n", success=True)
+    show_outcomes([hostile, BAD], View(full=True))
+    assert capsysbinary.readouterr().out.decode().splitlines()[3:] == [
+        "",
+        "== x: a, ok ==",
+        "def f():",
+        "    red",
+        "        x",
+        "",
+        "== read: read, AGENT_FAILED ==",
+        WHY,
+    ]
 
 
 def test_nothing_in_an_outcome_steers_the_terminal() -> None:
@@ -138,7 +170,7 @@ def test_summary(outcomes: list[StepOutcome], told: str) -> None:
 def test_json_has_every_outcome_in_order_and_whole(
     outcomes: list[StepOutcome], capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    show_outcomes(outcomes, as_json=True)
+    show_outcomes(outcomes, View(as_json=True))
     document = json.loads(capsysbinary.readouterr().out)
     assert list(document) == ["outcomes"]
     assert [outcome_from_json(form) for form in document["outcomes"]] == outcomes
@@ -173,7 +205,7 @@ def test_a_node_in_json() -> None:
         "state": "lost",
         "address": "127.0.0.1:1",
         "waiting_on": "",
-        "state_changed_at": "2026-01-02T03:04:05+00:00",
+        "state_changed_at": "2026-01-02T03:04:05Z",
         "concurrency_hint": 16,
         "max_concurrent_steps": 64,
         "running_steps": 3,

@@ -83,8 +83,17 @@ def test_one_step_on_standard_input(monkeypatch: pytest.MonkeyPatch, text: str) 
     assert read_steps("-").specs == EXPECTED[:1]
 
 
-def test_a_file_without_a_known_suffix_is_told_by_what_is_in_it(tmp_path: Path) -> None:
+def test_a_file_without_a_suffix_is_told_by_what_is_in_it(tmp_path: Path) -> None:
     assert read_steps(written(tmp_path, YAML, "steps")).specs == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["README.md", "steps.json.bak"])
+def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path: Path, name: str) -> None:
+    known = ".json .jsonl .ndjson .yaml .yml"
+    suffix = Path(name).suffix
+    assert refusal(tmp_path, YAML, name) == (
+        f"{name}: a file of steps is called {known}, not {suffix}; - reads standard input"
+    )
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:

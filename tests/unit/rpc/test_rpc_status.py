@@ -184,7 +184,38 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
             await ExecutorNodeStub(channel).DescribeNode(pb.DescribeNodeRequest())
     error = from_rpc_error(raised.value, address)
     assert isinstance(error, Unavailable)
-    assert error.message.startswith(f"{address} cannot be reached: ")
+    assert error.message == f"{address} cannot be reached: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "reason"),
+    [
+        ("Socket closed", "Socket closed", "UNAVAILABLE"),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D:1: Failed to connect to remote "
+            "host: connect: Connection refused (111)",
+            "Connection refused",
+            "UNAVAILABLE",
+        ),
+        (
+            "errors resolving no.invalid:1: [field:hostname lookup error:address lookup failed for no.invalid:1: "
+            "Domain name not found]",
+            "Domain name not found",
+            "UNAVAILABLE",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:80: Failed parsing HTTP/2 "
+            "(Expected SETTINGS frame as the first frame, got frame type 80)",
+            "what answers there does not speak gRPC",
+            "NOT_GRPC",
+        ),
+    ],
+)
+def test_of_what_grpc_says_about_a_connection_the_cause_is_told(told: str, cause: str, reason: str) -> None:
+    core = _from_core(grpc.StatusCode.UNAVAILABLE, told)
+    for address, prefix in (("", ""), ("host:1", "host:1 cannot be reached: ")):
+        error = from_rpc_error(core, address)
+        assert (error.message, error.reason) == (prefix + cause, reason)
 
 
 @pytest.mark.contract("F11")

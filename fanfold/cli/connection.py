@@ -1,0 +1,41 @@
+"""The connection of a command to its mesh."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fanfold.errors import FanfoldError, InternalError, Unavailable, Unimplemented
+from fanfold.rpc.status import NOT_GRPC
+from fanfold.sdk.mesh import Mesh
+from fanfold.settings import client_settings
+
+NOT_A_COORDINATOR = "NOT_A_COORDINATOR"
+
+
+@asynccontextmanager
+async def connected(server: str | None) -> AsyncIterator[Mesh]:
+    """The mesh of the coordinator at `server`, or of the one that the settings name.
+
+    Raises:
+        Unavailable: there is nothing, or something that is no coordinator.
+    """
+    address = server or client_settings().server
+    async with Mesh(address) as mesh:
+        try:
+            yield mesh
+        except (InternalError, Unavailable, Unimplemented) as error:
+            if await _is_foreign(error, mesh):
+                raise Unavailable(f"{address} is not a fanfold coordinator", reason=NOT_A_COORDINATOR) from None
+            raise
+
+
+async def _is_foreign(error: FanfoldError, mesh: Mesh) -> bool:
+    """Whether `error` comes from what does not know the methods that every coordinator has."""
+    if isinstance(error, InternalError):
+        # A stream that is refused while it is written to may end so; one small question gets a clear answer.
+        try:
+            await mesh.nodes()
+        except FanfoldError as answer:
+            error = answer
+    return isinstance(error, Unimplemented) or error.reason == NOT_GRPC
