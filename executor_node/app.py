@@ -16,18 +16,15 @@ from executor_node.agents.files import load_agents
 from executor_node.config import ExecutorNodeConfig
 from executor_node.executions import Executions
 from executor_node.metrics import StatusCollector
-from executor_node.servicer import ExecutorNodeServicer
+from executor_node.servicer import ExecutorNodeServicer, service
 from executor_node.supervisor.client import Supervision
 from fanfold.background import background
 from fanfold.clients.announcer import keep_announcing
 from fanfold.errors import InvalidArgument
 from fanfold.model.node import Node
-from fanfold.rpc.server import Service
+from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
-from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
-
-SERVICE_NAME = "fanfold.v1.ExecutorNode"
 
 
 @asynccontextmanager
@@ -46,6 +43,7 @@ async def running(
         FailedPrecondition: an address is not loopback, or is taken.
     """
     workspace = _workspace_of(config)
+    coordinators = [parse_address(each, field=f"announce_to[{index}]") for index, each in enumerate(config.announce_to)]
     agents = load_agents(config.agents.directory, builtin=config.agents.builtin, shell=config.agents.shell)
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
@@ -63,6 +61,7 @@ async def running(
                 limits=Limits(
                     concurrency_hint=config.capacity.concurrency_hint,
                     max_concurrent_steps=config.capacity.max_concurrent_steps,
+                    prompt_bytes=config.step.prompt_bytes,
                     output_bytes=config.step.output_bytes,
                     file_bytes=config.step.file_bytes,
                     stop_grace=config.step.stop_grace,
@@ -82,14 +81,7 @@ async def running(
 
         up = await stack.enter_async_context(
             serving(
-                [
-                    Service(
-                        SERVICE_NAME,
-                        servicer,
-                        add_ExecutorNodeServicer_to_server,
-                        unattended=frozenset({"WatchNode"}),
-                    )
-                ],
+                [service(servicer)],
                 listen=config.listen,
                 metrics_listen=config.metrics_listen,
                 registry=registry,
@@ -97,7 +89,7 @@ async def running(
             )
         )
         address = config.advertise or up.address
-        announcing = [keep_announcing(each, name=config.name, address=address) for each in config.announce_to]
+        announcing = [keep_announcing(each, name=config.name, address=address) for each in coordinators]
         await stack.enter_async_context(background(*announcing))
         yield up
 

@@ -39,10 +39,12 @@ class Agents(_Section):
 class StepLimits(_Section):
     """What one step may take."""
 
+    prompt_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
+    """Bytes of one prompt in ExecuteStep; on links the coordinator's `limits.prompt_bytes` holds."""
     output_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
     """Bytes of one step's output; more ends it PAYLOAD_TOO_LARGE."""
     file_bytes: int = Field(default=8_388_608, ge=1)
-    """Bytes of a file that a built-in agent reads."""
+    """Bytes of a file that an agent reads through its context; built-in agents read all theirs so."""
     stop_grace: Seconds = 5.0
     """Seconds between SIGTERM and SIGKILL for a step that is stopped."""
 

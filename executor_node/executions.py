@@ -20,10 +20,11 @@ from executor_node.agents.python import PythonAgents
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.messages import Result
-from fanfold.errors import NotFound, Unavailable
+from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
-from fanfold.schema.structured import UNCHECKED, Validator, structured_text
+from fanfold.schema import SchemaValidator
+from fanfold.schema.structured import UNCHECKED, structured_text
 
 _DRAINING_RETRY_SECONDS = 1.0
 
@@ -40,7 +41,7 @@ class Executions:
         node_name: the node's name, told in events and outcomes.
         agents: what the node offers, by name.
         supervision: the connection to the supervisor, entered before this and left after it.
-        validator: checks structured output.
+        validator: checks schemas and structured output.
         workspace: the folder that steps see.
         agents_directory: where modules of Python agents are looked for, besides what is installed.
         environment: where commands' variables come from; each sees those that its agent file names.
@@ -53,7 +54,7 @@ class Executions:
         node_name: str,
         agents: Mapping[str, AgentDefinition],
         supervision: Supervision,
-        validator: Validator,
+        validator: SchemaValidator,
         workspace: Path,
         agents_directory: Path | None,
         environment: Mapping[str, str],
@@ -93,18 +94,19 @@ class Executions:
         self._python.workers.prestart()
 
     def start(self, execution_id: str, spec: AgentStepSpec, listener: Listener) -> None:
-        """Take on a step; an execution that runs already is left as it is.
+        """Take on a step. Its agent runs once its schema, if it has one, is known to be usable (C20).
 
         `listener` gets one `StepStarted`, progress, and one `StepEnded` when no process of the step remains (C11, F1).
         The first event, and in rare cases the last one, comes before this returns.
 
         Raises:
+            Aborted: an execution of this id is still there; somebody else listens to it.
             NotFound: the node does not offer the agent.
             ResourceExhausted: the node is full; `retry_delay` says when to try again (C10).
             Unavailable: the node is draining, or its supervisor is gone.
         """
         if execution_id in self._steps:
-            return
+            raise Aborted("the execution is under way", reason="EXECUTION_UNDER_WAY")
         if self._supervision.lost:
             raise Unavailable("the node has lost its supervisor", reason="NODE_BROKEN")
         if self._draining:
@@ -125,18 +127,31 @@ class Executions:
             on_end=self._end,
         )
         self._steps[execution_id] = step
-        carry_out = self._commands.carry_out if agent.kind is AgentKind.COMMAND else self._python.carry_out
-        try:
-            step.begin(carry_out)
-        except OSError as error:
-            message = f"the node cannot start it: {error.strerror}"
-            step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
+        step.begin()
+        if spec.output_schema is None:
+            self._carry_out(step)
+        else:
+            self._checks.create_task(self._carry_out_if_checked(step))
 
     def cancel(self, execution_id: str, reason: str) -> None:
         """Stop a step; one that has ended, or is about to, is left as it is. Its outcome comes through its listener."""
         step = self._steps.get(execution_id)
         if step is not None:
             step.stop(StepFailure(code=FailureCode.CANCELLED, message=reason))
+
+    async def check(self, spec: AgentStepSpec) -> None:
+        """Look at what was asked without a coordinator, which would have done so.
+
+        Raises:
+            InvalidArgument: the prompt is too large, or the schema cannot be used (C20).
+            Unavailable: that cannot be told.
+        """
+        limit = self._limits.prompt_bytes
+        if len(spec.prompt) * 4 > limit and (size := len(spec.prompt.encode())) > limit:
+            raise InvalidArgument.of_field(
+                "step.prompt", f"must be at most {limit:,} bytes (step.prompt_bytes), not {size:,}"
+            )
+        await self._check_schema(spec)
 
     def status(self) -> NodeStatus:
         """How the node fares (C10)."""
@@ -166,6 +181,31 @@ class Executions:
         while self._steps:
             self._ended.clear()
             await self._ended.wait()
+
+    async def _check_schema(self, spec: AgentStepSpec) -> None:
+        if spec.output_schema is not None:
+            await self._validator.check(spec.output_schema, field="step.output_schema")
+
+    async def _carry_out_if_checked(self, step: RunningStep) -> None:
+        """What an agent does may be paid for, so nothing is done that no value could come of."""
+        try:
+            await self._check_schema(step.spec)
+        except InvalidArgument as error:
+            step.end(Result.of_failure(FailureCode.OUTPUT_INVALID, error.message))
+        except Exception:
+            log.exception("checking a schema failed", execution_id=step.execution_id)
+            message = "its output_schema could not be checked"
+            step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
+        else:
+            self._carry_out(step)
+
+    def _carry_out(self, step: RunningStep) -> None:
+        agents = self._commands if step.agent.kind is AgentKind.COMMAND else self._python
+        try:
+            step.act(agents.carry_out)
+        except OSError as error:
+            message = f"the node cannot start it: {error.strerror}"
+            step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
 
     def _end(self, step: RunningStep) -> None:
         """The step's processes are gone: so is its slot (F24)."""

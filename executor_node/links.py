@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from datetime import UTC, datetime
 
 from executor_node.executions import Executions
-from fanfold.errors import FailedPrecondition, NotFound, ResourceExhausted, Unavailable
+from fanfold.errors import Aborted, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 from fanfold.feed import Feed
 from fanfold.model.node import NodeStatus
-from fanfold.model.step import StepEnded, StepEvent, StepProgressed
+from fanfold.model.step import (
+    FailureCode,
+    StepEnded,
+    StepEvent,
+    StepFailure,
+    StepOutcome,
+    StepProgressed,
+    StepStarted,
+)
 from fanfold.ports import ExecutionStart, Rejection, RejectionReason
 
 MAX_RUNS_REMEMBERED = 10_000
 """Runs whose epoch is kept, to refuse older ones; the longest unheard of are forgotten first."""
 
 RETRY_DELAY = 0.1
-"""Seconds after which a full node may be asked again, unless it knows better."""
+"""Seconds after which the node may be asked again, unless it knows better."""
 
 Update = tuple[str, StepEvent | Rejection]
 """An execution id and what happened to it."""
@@ -78,7 +87,7 @@ class CoordinatorLink:
         self._running: set[str] = set()
 
     def start(self, start: ExecutionStart) -> None:
-        """Run an execution, or say in the feed why not (C10)."""
+        """Run an execution, or say in the feed why not (C10). One that this link runs already is left as it is."""
         execution_id = start.execution_id
         if execution_id in self._running:
             return
@@ -86,6 +95,16 @@ class CoordinatorLink:
         if rejection is not None:
             self._running.discard(execution_id)
             self.words.push((execution_id, rejection))
+
+    def fail(self, execution_id: str, task_id: str, agent: str, message: str) -> None:
+        """End an execution that cannot even be started, because what was sent is no step."""
+        if execution_id in self._running:
+            return
+        now = datetime.now(UTC)
+        failure = StepFailure(code=FailureCode.INTERNAL, message=message)
+        outcome = StepOutcome(task_id=task_id, agent=agent, success=False, failure=failure, ended_at=now)
+        self.words.push((execution_id, StepStarted(task_id=task_id, time=now)))
+        self.words.push((execution_id, StepEnded(task_id=task_id, time=now, outcome=outcome)))
 
     def cancel(self, execution_id: str, reason: str) -> None:
         """Stop an execution of this link; what this link does not run is none of its business."""
@@ -113,6 +132,9 @@ class CoordinatorLink:
         self._running.add(start.execution_id)
         try:
             self._executions.start(start.execution_id, start.spec, listener)
+        except Aborted:
+            # Another link's, which may be superseded while its step is still being stopped. It is free again soon.
+            return Rejection(reason=RejectionReason.FULL, retry_delay=RETRY_DELAY)
         except ResourceExhausted as error:
             return Rejection(reason=RejectionReason.FULL, retry_delay=error.retry_delay or RETRY_DELAY)
         except Unavailable:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from executor_node.workers.messages import Progress
+from executor_node.workers.messages import MAX_TEXT, Progress
 from fanfold.model.step import TextWritten
 
 WINDOW_SECONDS = 0.1
-MAX_TEXT = 16 * 2**10
-"""Characters of text told at once; of more, the last ones are."""
 MAX_EVENTS_A_WINDOW = 50
 """Tools and turns told in a window; further ones are left out."""
 
@@ -30,15 +28,12 @@ class ProgressTeller:
 
     def add(self, progress: Progress) -> None:
         """Tell this, now or soon."""
-        now = self._loop.time()
-        if now >= self._window_end:
-            self._flush()
-            self._window_end = now + WINDOW_SECONDS
-            self._events = 0
+        if self._loop.time() >= self._window_end:
+            self._open_window()
         elif isinstance(progress, TextWritten):
             self._text = (self._text + progress.text)[-MAX_TEXT:]
             if self._timer is None:
-                self._timer = self._loop.call_at(self._window_end, self._flush)
+                self._timer = self._loop.call_at(self._window_end, self._open_window)
             return
         if self._events < MAX_EVENTS_A_WINDOW:
             self._events += 1
@@ -49,13 +44,17 @@ class ProgressTeller:
         """Tell what is left."""
         self._flush()
 
+    def _open_window(self) -> None:
+        self._window_end = self._loop.time() + WINDOW_SECONDS
+        self._events = 0
+        self._flush()
+
     def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._text:
             text, self._text = self._text, ""
-            self._window_end = self._loop.time() + WINDOW_SECONDS
             self._tell(TextWritten(text=text))
 
 

@@ -98,8 +98,8 @@ class RunningStep:
         """Whether all went well, so that what is left is to check the structured output (C20)."""
         return self.spec.output_schema is not None and self.stopped_by is None and self.result.failure is None
 
-    def begin(self, carry_out: Callable[[RunningStep], Act]) -> None:
-        """Tell that the step started, watch its deadlines, and have it carried out."""
+    def begin(self) -> None:
+        """Tell that the step started, and watch its deadlines."""
         self._listener(
             StepStarted(task_id=self.spec.task_id, time=self.started_at, session_id=self.session_id, node=self._node)
         )
@@ -109,9 +109,13 @@ class RunningStep:
             self._timeout_timer = self._loop.call_later(timeout, self._time_out, timeout)
         if policy.no_progress_timeout is not None:
             self._watch_silence(policy.no_progress_timeout)
-        self._act = carry_out(self)
-        if self.stopped_by is not None:  # by the listener, before there was anything to stop
-            self._act.stop()
+
+    def act(self, carry_out: Callable[[RunningStep], Act]) -> None:
+        """Have the step carried out, unless it was stopped before there was anything to stop."""
+        if self.stopped_by is not None:
+            self.end(Result())
+        else:
+            self._act = carry_out(self)
 
     def progressed(self, progress: Progress) -> None:
         """The agent told progress."""

@@ -8,18 +8,22 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from executor_node.executions import Executions
-from executor_node.links import CoordinatorLink, Links, Word, superseded
+from executor_node.links import CoordinatorLink, Links, Update, Word, superseded
 from fanfold.background import background
 from fanfold.errors import Aborted, InvalidArgument
 from fanfold.feed import Feed
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import StepEnded, StepEvent, StepProgressed
-from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
+from fanfold.model.validation import parse_request_id, parse_spec
 from fanfold.ports import Rejection
+from fanfold.rpc.server import Service
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
+from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
+from fanfold.wire.batches import batches
 from fanfold.wire.link import rejection_into, start_from_proto
 from fanfold.wire.node import node_to_proto, status_to_proto
 from fanfold.wire.step import event_to_proto, spec_from_proto
@@ -27,11 +31,14 @@ from fanfold.wire.step import event_to_proto, spec_from_proto
 STATUS_INTERVAL = 1.0
 """Seconds between two words on how the node fares."""
 
-MAX_UPDATES_A_MESSAGE = 256
-MAX_UPDATE_BYTES_A_MESSAGE = 1_048_576
-"""A message takes no further update after this; with the largest single one it stays below 4 MiB."""
-
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def service(servicer: ExecutorNodeServicer) -> Service:
+    """The node as a service to be served."""
+    return Service(
+        "fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server, unattended=frozenset({"WatchNode"})
+    )
 
 
 class ExecutorNodeServicer(GeneratedServicer):
@@ -41,7 +48,6 @@ class ExecutorNodeServicer(GeneratedServicer):
         self._executions = executions
         self._describe = describe
         self._links = Links(executions)
-        self._direct: set[str] = set()
 
     def tell_status(self) -> None:
         """Tell every coordinator at once how the node fares now."""
@@ -71,9 +77,8 @@ class ExecutorNodeServicer(GeneratedServicer):
         """Run one step while the stream lasts."""
         spec = parse_spec(spec_from_proto(request.step), path="step")
         request_id = parse_request_id(request.request_id)
+        await self._executions.check(spec)
         execution_id = f"direct/{request_id or uuid.uuid4().hex}/1"
-        if execution_id in self._direct:
-            raise Aborted(f"a call with the request id {request_id!r} is under way", reason="REQUEST_UNDER_WAY")
         feed: Feed[StepEvent] = Feed()
 
         def tell(event: StepEvent) -> None:
@@ -82,17 +87,20 @@ class ExecutorNodeServicer(GeneratedServicer):
             if isinstance(event, StepEnded):
                 feed.close()
 
-        self._executions.start(execution_id, spec, tell)
-        self._direct.add(execution_id)
+        try:
+            self._executions.start(execution_id, spec, tell)
+        except Aborted:
+            message = f"a call with the request id {request_id!r} is under way"
+            raise Aborted(message, reason="REQUEST_UNDER_WAY") from None
         try:
             while events := await feed.read():
-                yield _step_response(events)
+                for response in _step_responses(events):
+                    yield response
         finally:
             if not feed.is_closed:
                 self._executions.cancel(execution_id, "the call was cancelled")
                 while await feed.read():
                     pass
-            self._direct.discard(execution_id)
 
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.LinkRequest], context: Context
@@ -122,41 +130,50 @@ class ExecutorNodeServicer(GeneratedServicer):
 
 async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink) -> None:
     async for request in requests:
-        starts = [start_from_proto(start) for start in request.starts]
-        parse_specs([start.spec for start in starts], path="starts")
         for cancel in request.cancels:
             link.cancel(cancel.execution_id, cancel.reason)
-        for start in starts:
-            link.start(start)
+        for start in request.starts:
+            _start(start, link)
     link.close()
 
 
+def _start(message: pb.StartExecution, link: CoordinatorLink) -> None:
+    try:
+        start = start_from_proto(message)
+        parse_spec(start.spec)
+    except InvalidArgument as error:
+        step = message.step
+        link.fail(message.execution_id, step.task_id, step.agent, f"the node was sent what is no step: {error.message}")
+    else:
+        link.start(start)
+
+
 def _link_responses(words: Sequence[Word]) -> Iterator[pb.LinkResponse]:
-    """Messages for all words, the latest status in the first of them: nothing that is fat holds it up."""
-    response, size = pb.LinkResponse(), 0
+    """Messages for all words, the latest status before all else: nothing that is fat holds it up."""
+    status: NodeStatus | None = None
+    updates: list[Update] = []
     for word in words:
         if isinstance(word, NodeStatus):
-            response.status.CopyFrom(status_to_proto(word))
-    for word in words:
-        if isinstance(word, NodeStatus):
-            continue
-        execution_id, what = word
+            status = word
+        else:
+            updates.append(word)
+    if status is not None:
+        yield pb.LinkResponse(status=status_to_proto(status))
+
+    def add(update: Update, response: pb.LinkResponse) -> Message:
         message = response.updates.add()
-        message.execution_id = execution_id
+        message.execution_id, what = update
         if isinstance(what, Rejection):
             rejection_into(what, message.rejected)
         else:
             event_to_proto(what, message.event)
-        size += message.ByteSize()
-        if size >= MAX_UPDATE_BYTES_A_MESSAGE or len(response.updates) >= MAX_UPDATES_A_MESSAGE:
-            yield response
-            response, size = pb.LinkResponse(), 0
-    if response.updates or response.HasField("status"):
-        yield response
+        return message
+
+    yield from batches(updates, pb.LinkResponse, add)
 
 
-def _step_response(events: Sequence[StepEvent]) -> pb.ExecutorNodeExecuteStepResponse:
-    response = pb.ExecutorNodeExecuteStepResponse()
-    for event in events:
-        event_to_proto(event, response.events.add())
-    return response
+def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.ExecutorNodeExecuteStepResponse]:
+    def add(event: StepEvent, response: pb.ExecutorNodeExecuteStepResponse) -> Message:
+        return event_to_proto(event, response.events.add())
+
+    return batches(events, pb.ExecutorNodeExecuteStepResponse, add)

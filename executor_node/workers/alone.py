@@ -11,24 +11,27 @@ from typing import Any, NoReturn
 
 from executor_node.workers.calls import Stopped, load, result_of, result_of_error
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Result, Run, Setup, result_to_message
+from executor_node.workers.frames import Message
+from executor_node.workers.messages import Run, Setup, result_to_message
 from executor_node.workers.outgoing import Outgoing
 
 
 def run_alone(run: Run, outgoing: Outgoing, setup: Setup) -> None:
     """Run one step and tell its result. SIGTERM stops it: its `finally` clauses run, then it is over."""
     context = Context(run.number, setup, outgoing.tell)
-    outgoing.tell(result_to_message(run.number, _run(run, context)))
+    outgoing.tell(_run(run, context))
 
 
-def _run(run: Run, context: Context) -> Result:
+def _run(run: Run, context: Context) -> Message:
+    """The message that tells what came of it, whatever that was."""
+
     def stop(_number: int, _frame: FrameType | None) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         context.cancelled = True
         raise Stopped
 
     try:
-        function = load(run.entry)
+        function = load(run.spec.agent, run.entry)
         # Until here SIGTERM just ends the process; an exception in the midst of an import might get lost.
         if not inspect.iscoroutinefunction(function):
             signal.signal(signal.SIGTERM, stop)
@@ -36,10 +39,10 @@ def _run(run: Run, context: Context) -> Result:
         if inspect.iscoroutine(value):
             value = _run_coroutine(value, context)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return result_of(value, context, run.max_output_bytes)
+        return result_to_message(run.number, result_of(value, context, run.max_output_bytes))
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return result_of_error(error, context)
+        return result_to_message(run.number, result_of_error(error, context))
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, object], context: Context) -> object:

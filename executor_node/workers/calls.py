@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Result
+from executor_node.workers.messages import Result, checked_usage
 from fanfold.agent import AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure
 
@@ -32,30 +32,32 @@ class Stopped(BaseException):
 
 
 @cache
-def load(entry: str) -> AgentFunction:
-    """The function that `module:function` names.
+def load(agent: str, entry: str) -> AgentFunction:
+    """The function that `entry`, `module:function`, of the agent's file names.
 
     Raises:
-        AgentFailed: the module has no such function.
-        Exception: whatever importing the module raises.
+        AgentFailed: the module cannot be imported, or has no such function.
     """
     module_name, _, name = entry.partition(":")
-    function = getattr(importlib.import_module(module_name), name, None)
+    try:
+        function = getattr(importlib.import_module(module_name), name, None)
+    except (Exception, SystemExit) as error:  # modules run whatever code when they are imported
+        raise AgentFailed(f"agent {agent}: entry {entry} cannot be loaded: {_describe(error)}") from error
     if not callable(function):
-        raise AgentFailed(f"{entry}: the module has no such function")
+        raise AgentFailed(f"agent {agent}: entry {entry} cannot be loaded: the module has no such function")
     return function  # type: ignore[no-any-return]
 
 
 @cache
-def load_async(entry: str) -> AgentFunction:
+def load_async(agent: str, entry: str) -> AgentFunction:
     """As `load`, for a function that shares its worker.
 
     Raises:
         AgentFailed: also if it is not async.
     """
-    function = load(entry)
+    function = load(agent, entry)
     if not inspect.iscoroutinefunction(function):
-        raise AgentFailed(f"{entry} must be async, because its agent is declared shared")
+        raise AgentFailed(f"agent {agent}: entry {entry} must be async, because the agent is declared shared")
     return function
 
 
@@ -66,7 +68,7 @@ def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
         if isinstance(value, str):
             output = value
         elif isinstance(value, AgentResult):
-            output, usage = value.output, value.usage
+            output = value.output
             if not isinstance(output, str):
                 return _crash(context, f"the agent's output is no text but {type(output).__name__}")
             if value.structured is not None:
@@ -75,6 +77,12 @@ def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
             output = structured_json = _json_of(value)
     except (TypeError, ValueError, RecursionError) as error:
         return _crash(context, f"the agent returned what is no JSON value: {error}")
+    if isinstance(value, AgentResult):
+        try:
+            usage = checked_usage(value.usage)
+        except (TypeError, ValueError) as error:
+            # What was paid for is kept.
+            return _crash(context, f"the agent returned a wrong usage: {error}", _cut(output, max_output_bytes))
     for what, text in ("output", output), ("structured value", structured_json or ""):
         if _is_longer(text, max_output_bytes):
             message = f"the agent's {what} is larger than {max_output_bytes:,} bytes"
@@ -84,10 +92,12 @@ def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
 
 
 def result_of_error(error: BaseException, context: Context) -> Result:
-    """The result of a function that raised."""
+    """The result of a function that raised, whatever it raised. Never raises."""
     if isinstance(error, AgentFailed):
+        # A class derived from it may have left its attributes out, or put anything into them.
+        message, retryable = getattr(error, "message", error), getattr(error, "retryable", False)
         failure = StepFailure(
-            code=FailureCode.AGENT_FAILED, message=error.message[:_MAX_MESSAGE], retryable=error.retryable
+            code=FailureCode.AGENT_FAILED, message=_text_of(message)[:_MAX_MESSAGE], retryable=retryable is True
         )
         return Result("", None, context.usage, context.source_anchors, failure)
     if isinstance(error, Stopped | asyncio.CancelledError) and context.cancelled:
@@ -95,9 +105,9 @@ def result_of_error(error: BaseException, context: Context) -> Result:
     return _crash(context, _describe(error))
 
 
-def _crash(context: Context, message: str) -> Result:
+def _crash(context: Context, message: str, output: str = "") -> Result:
     failure = StepFailure(code=FailureCode.CRASHED, message=message[:_MAX_MESSAGE])
-    return Result("", None, context.usage, context.source_anchors, failure)
+    return Result(output, None, context.usage, context.source_anchors, failure)
 
 
 def _json_of(value: object) -> str:
@@ -115,13 +125,18 @@ def _cut(text: str, max_bytes: int) -> str:
 
 def _describe(error: BaseException) -> str:
     """The error in one line, and where in the agent's code it happened."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
+    text = _text_of(error)
     described = f"{type(error).__name__}: {text}"[: _MAX_MESSAGE // 2] if text else type(error).__name__
     place = _place_of(error)
     return f"{described} ({place})" if place else described
+
+
+def _text_of(value: object) -> str:
+    """The value as text, or nothing if it cannot be told."""
+    try:
+        return str(value)
+    except BaseException:  # whatever the agent's own `__str__` does
+        return ""
 
 
 def _place_of(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from executor_node.workers.frames import Message
-from executor_node.workers.messages import Setup, turn_to_message
+from executor_node.workers.messages import Setup, text_to_message, tool_to_message, turn_to_message
 from executor_node.workspace import Workspace
 from fanfold.anchors import Anchors
 from fanfold.model.step import NO_USAGE, SourceAnchor, Usage
@@ -43,7 +43,7 @@ class Context:
 
     def tool_finished(self, name: str, *, success: bool = True, detail: str = "") -> None:
         """Tell that a tool call finished."""
-        self._tell(["tool", self._number, str(name), bool(success), str(detail)])
+        self._tell(tool_to_message(self._number, str(name), bool(success), str(detail)))
 
     def turn_finished(self, turn: int, usage: Usage = NO_USAGE) -> None:
         """Tell that a model round finished. Raises ValueError or TypeError for what cannot be a count."""
@@ -54,7 +54,7 @@ class Context:
     def write_text(self, text: str) -> None:
         """Tell text as it is written."""
         if text:
-            self._tell(["text", self._number, str(text)])
+            self._tell(text_to_message(self._number, str(text)))
 
     def observe(self, tool: str, url_or_path: str, lines: str = "") -> None:
         """Record a source anchor."""

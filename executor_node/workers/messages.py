@@ -34,6 +34,8 @@ from fanfold.model.step import (
 )
 
 MAX_LINE = 4096
+MAX_TEXT = 16 * 2**10
+"""Characters of text told at once; of more, the last ones are."""
 _MAX_NAME = 128
 _MAX_COUNT = 2**32 - 1
 _MAX_TOKENS = 2**63 - 1
@@ -208,15 +210,36 @@ def progress_from_message(message: Message) -> Progress:
     raise ValueError(f"an unknown message: {message[0]!r:.64}")
 
 
+def text_to_message(number: int, text: str) -> Message:
+    """The message `text`; only as much as is told is sent, because a frame has its limit."""
+    return ["text", number, text[-MAX_TEXT:]]
+
+
+def tool_to_message(number: int, name: str, success: bool, detail: str) -> Message:
+    """The message `tool`; as `text`."""
+    return ["tool", number, name[:_MAX_NAME], success, detail[:MAX_LINE]]
+
+
 def turn_to_message(number: int, turn: int, usage: Usage) -> Message:
     """The message `turn`.
 
     Raises:
         ValueError, TypeError: what is told is no count.
     """
-    fields = _usage_to_list(usage)
-    _usage_from_list(fields)
-    return ["turn", number, _count(turn, _MAX_COUNT), fields]
+    return ["turn", number, _count(turn, _MAX_COUNT), _usage_to_list(checked_usage(usage))]
+
+
+def checked_usage(usage: object) -> Usage:
+    """The usage if it is one; agents may say anything.
+
+    Raises:
+        ValueError, TypeError: it is none, or has something that is no count.
+    """
+    if not isinstance(usage, Usage):
+        raise TypeError(f"the usage is no fanfold.model.step.Usage but {type(usage).__name__}")
+    if usage is not NO_USAGE:
+        _usage_from_list(_usage_to_list(usage))
+    return usage
 
 
 def text_of(value: object) -> str:
@@ -254,5 +277,5 @@ def _failure_from_list(fields: Sequence[object]) -> StepFailure:
 
 def _count(value: object, most: int) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"a number from 0 to {most} expected")
+        raise ValueError(f"a whole number from 0 to {most} expected, not {value!r:.64}")
     return value

@@ -143,9 +143,8 @@ class SharedWorker:
             if shared is None:
                 continue
             if message[0] == "end":
-                result = result_from_message(message)
                 del self.steps[message[1]]
-                shared.step.end(result)
+                shared.step.end(_result_from(message))
             else:
                 flood += 1
                 shared.step.progressed(progress_from_message(message))
@@ -155,3 +154,11 @@ class SharedWorker:
     def _end(self, why: str, _printed: str) -> None:
         # What it printed may be of anybody's step, and is told to nobody.
         self._pool.forget(self, why)
+
+
+def _result_from(message: Message) -> Result:
+    """What the message `end` says. One that makes no sense is the failure of its step, and of no other (C12)."""
+    try:
+        return result_from_message(message)
+    except (LookupError, TypeError, ValueError) as error:
+        return Result.of_failure(FailureCode.CRASHED, f"the agent's result makes no sense: {error}")

@@ -60,9 +60,9 @@ class SharedSteps:
 
     async def _run(self, run: Run, context: Context) -> None:
         try:
-            value = await load_async(run.entry)(run.spec, context)
-            result = result_of(value, context, run.max_output_bytes)
+            value = await load_async(run.spec.agent, run.entry)(run.spec, context)
+            end = result_to_message(run.number, result_of(value, context, run.max_output_bytes))
         except BaseException as error:
-            result = result_of_error(error, context)
+            end = result_to_message(run.number, result_of_error(error, context))
         del self._steps[run.number]
-        self._outgoing.tell(result_to_message(run.number, result))
+        self._outgoing.tell(end)

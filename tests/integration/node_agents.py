@@ -80,6 +80,31 @@ async def full_result(spec: AgentStepSpec, context: StepContext) -> AgentResult:
     return AgentResult(output="as told", structured={"answer": 42}, usage=usage)
 
 
+async def wrong_usage(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    usage: Any = {"input_tokens": 1} if spec.prompt == "mapping" else Usage(input_tokens=float(spec.prompt))  # type: ignore[arg-type]
+    return AgentResult(output="done", usage=usage)
+
+
+async def gives_up_oddly(spec: AgentStepSpec, context: StepContext) -> str:
+    raise AgentFailed(ValueError("the oracle is silent"))  # type: ignore[arg-type]
+
+
+async def shouts(spec: AgentStepSpec, context: StepContext) -> str:
+    """Tells more at once than any frame holds."""
+    context.write_text("x" * 30_000_000)
+    return "shouted"
+
+
+async def chatters(spec: AgentStepSpec, context: StepContext) -> str:
+    """Tells as much as is let through, for as many seconds as the prompt says."""
+    end = time.monotonic() + float(spec.prompt)
+    while time.monotonic() < end:
+        context.write_text("x" * 16_000)
+        context.tool_finished("tool", detail="y" * 4_000)
+        await asyncio.sleep(0.001)
+    return "said it all"
+
+
 async def surrogates(spec: AgentStepSpec, context: StepContext) -> str:
     context.write_text("a\ud800b")
     return "c\udfffd"

@@ -77,8 +77,9 @@ class Life:
 class NodeUnderTest:
     """A node without gRPC. Agents are asked for by the name of their function in `node_agents`."""
 
-    def __init__(self, executions: Executions, supervision: Supervision) -> None:
+    def __init__(self, executions: Executions, supervision: Supervision, validator: SchemaValidator) -> None:
         self.executions = executions
+        self.validator = validator
         self.supervision = supervision
         self.lives: list[Life] = []
 
@@ -165,6 +166,7 @@ async def running_node(
     environment: Mapping[str, str] = CLEAN_ENVIRONMENT,
     max_concurrent_steps: int = 1000,
     stop_grace: float = 0.3,
+    prompt_bytes: int = 2**20,
     output_bytes: int = 2**20,
     shared_workers: int = 1,
 ) -> AsyncIterator[NodeUnderTest]:
@@ -172,6 +174,7 @@ async def running_node(
     limits = Limits(
         max_concurrent_steps=max_concurrent_steps,
         stop_grace=stop_grace,
+        prompt_bytes=prompt_bytes,
         output_bytes=output_bytes,
         shared_workers=shared_workers,
     )
@@ -189,7 +192,7 @@ async def running_node(
             limits=limits,
         ) as executions,
     ):
-        node = NodeUnderTest(executions, supervision)
+        node = NodeUnderTest(executions, supervision, validator)
         yield node
         await executions.drain(0)
         assert all(life.has_ended for life in node.lives)

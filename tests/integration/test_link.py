@@ -64,6 +64,21 @@ async def update_of(call: LinkCall, execution_id: str, kind: str) -> pb.Executio
                     return update
 
 
+async def lives_of(call: LinkCall, *execution_ids: str) -> dict[str, list[pb.ExecutionUpdate]]:
+    """All updates of the executions up to the last of each."""
+    lives: dict[str, list[pb.ExecutionUpdate]] = {execution_id: [] for execution_id in execution_ids}
+    left = set(execution_ids)
+    async with asyncio.timeout(20):
+        while left:
+            message = await call.read()
+            assert isinstance(message, pb.LinkResponse), await error_of(call)
+            for update in message.updates:
+                lives[update.execution_id].append(update)
+                if update.HasField("rejected") or update.event.HasField("ended"):
+                    left.remove(update.execution_id)
+    return lives
+
+
 async def error_of(call: LinkCall) -> Exception:
     try:
         while isinstance(await call.read(), pb.LinkResponse):
@@ -91,12 +106,49 @@ async def test_a_link_begins_with_hello(node: ExecutorNodeAsyncStub) -> None:
 
 
 @pytest.mark.contract("C41")
-async def test_a_malformed_step_is_refused_by_field(node: ExecutorNodeAsyncStub) -> None:
+async def test_a_message_that_cannot_be_decoded_ends_the_link(tmp_path: Path) -> None:
+    async with running_mesh(tmp_path) as running, open_channel(running.nodes[0].address) as channel:
+        call: Any = channel.stream_stream(
+            "/fanfold.v1.ExecutorNode/Link", request_serializer=bytes, response_deserializer=pb.LinkResponse.FromString
+        )()
+        await call.write(pb.LinkRequest(hello=pb.LinkHello(coordinator="c")).SerializeToString())
+        await call.write(b"\xff")
+        assert isinstance(await error_of(call), InvalidArgument)
+
+
+@pytest.mark.contract("C9", "C11", "C12")
+async def test_a_malformed_step_fails_by_field_and_touches_no_sibling(
+    node: ExecutorNodeAsyncStub, tmp_path: Path
+) -> None:
     call = await linked(node)
-    await call.write(pb.LinkRequest(starts=[start("run-1/t/1"), start("run-1/u/1", agent="")]))
-    error = await error_of(call)
-    assert isinstance(error, InvalidArgument)
-    assert error.violations[0].field == "starts[1].agent"
+    await call.write(pb.LinkRequest(starts=[start("sibling", "shell", "until [ -e gate ]; do sleep 0.05; done")]))
+    await update_of(call, "sibling", "started")
+    no_json = start("no json")
+    no_json.step.output_schema_json = "{"
+    await call.write(pb.LinkRequest(starts=[start("nameless", agent=""), no_json]))
+    lives = await lives_of(call, "nameless", "no json")
+    for execution_id, field in [("nameless", "step.agent"), ("no json", "step.output_schema_json")]:
+        assert [update.event.WhichOneof("event") for update in lives[execution_id]] == ["started", "ended"]
+        outcome = lives[execution_id][-1].event.ended.outcome
+        assert (outcome.task_id, outcome.success) == ("t", False)
+        assert outcome.failure.code == step_pb2.FAILURE_CODE_INTERNAL
+        assert f"{field}: must" in outcome.failure.message
+    (tmp_path / "gate").touch()
+    assert (await update_of(call, "sibling", "ended")).event.ended.outcome.success
+
+
+@pytest.mark.contract("C20")
+async def test_a_step_with_an_unusable_schema_fails_before_its_agent_runs(
+    node: ExecutorNodeAsyncStub, tmp_path: Path
+) -> None:
+    call = await linked(node)
+    unusable = start("a", "shell", "touch ran")
+    unusable.step.output_schema_json = '{"$ref": "https://example.org/schema"}'
+    await call.write(pb.LinkRequest(starts=[unusable]))
+    failure = (await update_of(call, "a", "ended")).event.ended.outcome.failure
+    assert failure.code == step_pb2.FAILURE_CODE_OUTPUT_INVALID
+    assert failure.message.startswith("step.output_schema: $")
+    assert not (tmp_path / "ran").exists()
 
 
 async def test_a_newer_link_of_the_same_coordinator_takes_the_place_of_the_older(node: ExecutorNodeAsyncStub) -> None:
@@ -145,6 +197,32 @@ async def test_a_second_start_of_an_execution_is_the_same_execution(
     await call.write(pb.LinkRequest(starts=[again]))
     outcome = (await update_of(call, "a", "ended")).event.ended.outcome
     assert outcome.output == "once\n"
+
+
+async def test_an_execution_that_another_link_runs_is_rejected_until_it_is_free(
+    node: ExecutorNodeAsyncStub, tmp_path: Path
+) -> None:
+    stubborn = start("a", "shell", "if mkdir once; then trap '' TERM; touch began; sleep 600; sleep 600; fi")
+    first = await linked(node, epoch=1)
+    await first.write(pb.LinkRequest(starts=[stubborn]))
+    await until((tmp_path / "began").exists, "it runs")
+    other = await linked(node, coordinator="another")
+    await other.write(pb.LinkRequest(starts=[stubborn]))
+    rejected = (await update_of(other, "a", "rejected")).rejected
+    assert rejected.reason == pb.REJECTION_REASON_FULL
+    assert rejected.retry_delay.ToMilliseconds() > 0
+
+    second = await linked(node, epoch=2)  # from now on the step of the first link is being stopped
+    rejections = 0
+    while True:
+        await second.write(pb.LinkRequest(starts=[stubborn]))
+        last = (await lives_of(second, "a"))["a"][-1]
+        if not last.HasField("rejected"):
+            break
+        rejections += 1
+        await asyncio.sleep(last.rejected.retry_delay.ToTimedelta().total_seconds())
+    assert rejections > 0
+    assert last.event.ended.outcome.success
 
 
 @pytest.mark.contract("F1")

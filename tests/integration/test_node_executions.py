@@ -7,11 +7,12 @@ import os
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from executor_node.agents.builtin import BUILTIN_AGENTS
-from fanfold.errors import NotFound, Unavailable
+from fanfold.errors import Aborted, NotFound, Unavailable
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepPolicy
 from integration.node_harness import PATIENCE, Life, command_agent, python_agent, running_node
 
@@ -27,12 +28,13 @@ async def test_an_agent_that_is_not_offered_is_refused_and_takes_no_slot(tmp_pat
         assert node.executions.status().running_steps == 0
 
 
-async def test_a_second_start_of_an_execution_is_the_same_execution(tmp_path: Path) -> None:
+async def test_a_second_start_of_an_execution_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> None:
     events: list[StepEvent] = []
     async with running_node(tmp_path) as node:
         life = node.start("waits")
         spec = AgentStepSpec(task_id="task-0", agent="plain", description="again", prompt="-")
-        node.executions.start("execution-0", spec, events.append)
+        with pytest.raises(Aborted):
+            node.executions.start("execution-0", spec, events.append)
         assert node.executions.status().running_steps == 1
         node.cancel(life)
         await life.outcome()
@@ -168,6 +170,40 @@ async def test_a_structured_value_of_the_agent_counts_more_than_its_text(tmp_pat
     assert outcome.structured is None
     assert outcome.output.startswith("as told\n[structured output failed: ")
     assert len(outcome.source_anchors) == 2
+
+
+@pytest.mark.contract("C20")
+@pytest.mark.parametrize("schema", [{"$ref": "https://example.org/schema"}, {"type": 7}, "no schema"])
+async def test_a_schema_that_cannot_be_used_fails_the_step_before_its_agent_runs(tmp_path: Path, schema: Any) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "touch ran", schema=schema)
+        assert node.executions.status().running_steps == 0
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.OUTPUT_INVALID
+    assert outcome.failure.message.startswith("step.output_schema: $")
+    assert not outcome.failure.retryable
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.contract("C20")
+async def test_a_schema_that_cannot_be_checked_now_fails_the_step_in_a_way_that_is_retried(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.validator.close()
+        outcome = await node.run("shell", "touch ran", schema=PERSON)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.retryable) == (FailureCode.INTERNAL, True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.contract("F1")
+async def test_a_step_that_is_stopped_while_its_schema_is_checked_never_runs(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        life = node.start("shell", "touch ran", schema=PERSON)
+        node.cancel(life)
+        failure = (await life.outcome()).failure
+    assert failure is not None
+    assert failure.code is FailureCode.CANCELLED
+    assert not (tmp_path / "ran").exists()
 
 
 async def test_a_step_that_failed_is_not_validated(tmp_path: Path) -> None:

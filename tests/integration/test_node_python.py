@@ -143,17 +143,33 @@ async def test_an_agent_that_cannot_be_found_or_is_not_async_in_a_shared_worker_
             failure = (await node.run(agent)).failure
             assert failure is not None
             assert failure.code is FailureCode.AGENT_FAILED
-            assert failure.message == "node_agents:nowhere: the module has no such function"
+            assert failure.message == (
+                f"agent {agent}: entry node_agents:nowhere cannot be loaded: the module has no such function"
+            )
         failure = (await node.run("f")).failure
         assert failure is not None
         assert (failure.code, failure.message) == (
-            FailureCode.CRASHED,
-            "ModuleNotFoundError: No module named 'no_module'",
+            FailureCode.AGENT_FAILED,
+            "agent f: entry no_module:f cannot be loaded: ModuleNotFoundError: No module named 'no_module'",
         )
         failure = (await node.run("plain-shared")).failure
         assert failure is not None
         assert failure.code is FailureCode.AGENT_FAILED
-        assert "must be async" in failure.message
+        assert failure.message == (
+            "agent plain-shared: entry node_agents:plain must be async, because the agent is declared shared"
+        )
+
+
+@pytest.mark.contract("C3")
+async def test_a_slip_in_an_agents_result_is_told_as_such(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        wrong = await node.run("wrong_usage", "1.5")
+        odd = await node.run("gives_up_oddly")
+    assert wrong.failure is not None
+    assert wrong.failure.code is FailureCode.CRASHED
+    assert "a whole number from 0 to 9223372036854775807 expected, not 1.5" in wrong.failure.message
+    assert wrong.output == "done"
+    assert odd.failure == StepFailure(code=FailureCode.AGENT_FAILED, message="the oracle is silent")
 
 
 @pytest.mark.contract("C9")

@@ -154,10 +154,50 @@ async def test_steps_in_different_workers_do_not_block_each_other(tmp_path: Path
 async def test_a_shared_worker_that_talks_nonsense_is_replaced(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with running_node(tmp_path) as node:
-        for liar, prompt in [("lies-shared", '[["end", 1, 7]]'), ("boasts-shared", "-"), ("hangs_up-shared", "-")]:
+        for liar, prompt in [("lies-shared", '[["tool", 1, 7]]'), ("boasts-shared", "-"), ("hangs_up-shared", "-")]:
             failure = (await node.run(liar, prompt)).failure
             assert failure is not None
             assert failure.code is FailureCode.CRASHED
             assert failure.retryable
         gate.touch()
         assert (await node.run("gated-shared", str(gate))).success
+
+
+@pytest.mark.contract("C12", "C3")
+@pytest.mark.parametrize(
+    ("agent", "prompt", "code", "message"),
+    [
+        ("wrong_usage-shared", "1.5", FailureCode.CRASHED, "wrong usage"),
+        ("wrong_usage-shared", "mapping", FailureCode.CRASHED, "wrong usage"),
+        ("gives_up_oddly-shared", "-", FailureCode.AGENT_FAILED, "the oracle is silent"),
+        ("lies-shared", '[["end", 2, "x", null, [1.5, 0, 0], [], null]]', FailureCode.CRASHED, "makes no sense"),
+        ("lies-shared", '[["end", 2, 7]]', FailureCode.CRASHED, "makes no sense"),
+    ],
+)
+async def test_a_slip_of_an_agent_is_the_end_of_its_step_and_of_no_other(
+    tmp_path: Path, agent: str, prompt: str, code: FailureCode, message: str
+) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        sibling = node.start("gated-shared", str(gate))
+        await eventually(lambda: len(calls(gate)) == 1)
+        failure = (await node.run(agent, prompt)).failure
+        assert failure is not None
+        assert failure.code is code
+        assert message in failure.message
+        assert node.executions.status().running_steps == 1
+        gate.touch()
+        assert (await sibling.outcome()).success
+    assert len(calls(gate)) == 1
+
+
+@pytest.mark.contract("C12")
+async def test_text_larger_than_any_frame_costs_the_worker_nothing(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        sibling = node.start("gated-shared", str(gate))
+        await eventually(lambda: len(calls(gate)) == 1)
+        assert (await node.run("shouts-shared")).output == "shouted"
+        gate.touch()
+        assert (await sibling.outcome()).success
+    assert len(calls(gate)) == 1

@@ -22,6 +22,9 @@ AGENTS = Path(__file__).parent.parent / "agents"
 """Folder of the agent files that tests use."""
 
 ANY_PORT = "127.0.0.1:0"
+SHORT_PATIENCE = {"agent_unknown": 0.2, "unplaceable": 0.5}
+"""How long steps wait to be placed in meshes of tests, in seconds."""
+
 DEADLINE = 20.0
 """Seconds until a condition that a test waits for is taken to fail."""
 
@@ -54,6 +57,14 @@ async def until_ready(mesh: Mesh, count: int) -> None:
 
 
 @asynccontextmanager
+async def coordinator_alone(**settings: Any) -> AsyncIterator[Serving]:
+    """A coordinator with short times on free ports; `settings` go over the defaults."""
+    short: dict[str, Any] = {"listen": ANY_PORT, "metrics_listen": ANY_PORT, "placement": SHORT_PATIENCE}
+    async with running_coordinator(CoordinatorConfig.model_validate(short | settings)) as serving:
+        yield serving
+
+
+@asynccontextmanager
 async def running_mesh(
     workspace: Path,
     *,
@@ -64,13 +75,7 @@ async def running_mesh(
 ) -> AsyncIterator[RunningMesh]:
     """A mesh that is ready; `node` and `coordinator` are settings over short defaults."""
     async with AsyncExitStack() as stack:
-        settings = {
-            "listen": ANY_PORT,
-            "metrics_listen": ANY_PORT,
-            "placement": {"agent_unknown": 0.2, "unplaceable": 0.5},
-            **(coordinator or {}),
-        }
-        serving = await stack.enter_async_context(running_coordinator(CoordinatorConfig.model_validate(settings)))
+        serving = await stack.enter_async_context(coordinator_alone(**(coordinator or {})))
         members = [
             await stack.enter_async_context(
                 running_node(

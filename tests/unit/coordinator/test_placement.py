@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
+from coordinator.scope import Scope
 from fanfold.errors import Unavailable
-from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus
+from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodesChanged, NodeState, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepPolicy
 from fanfold.ports import ExecutionStart, LinkListener, Rejection, RejectionReason
 
 PATIENCE = Patience(agent_unknown=0.1, unplaceable=0.2)
+FAR = Patience(agent_unknown=0.1, unplaceable=30.0)
+"""Bounds that a test cannot take for one another."""
+
+SCOPE = Scope(run_id="run-1", owner="o", progress=False)
 
 
 class SilentLink:
@@ -33,13 +40,19 @@ class Fleet:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.listeners: dict[str, LinkListener] = {}
+        self.dialled: Counter[str] = Counter()
+        self.odd = ""
+        """The address of a node whose welcome cannot be handled."""
         self._ends: dict[str, asyncio.Future[None]] = {}
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
+        self.dialled[address] += 1
         if address not in self.nodes:
             raise Unavailable("nobody there")
         self._ends[address] = asyncio.get_running_loop().create_future()
-        listener.welcomed(self.nodes[address], SilentLink())
+        listener.welcomed(self.nodes[address], SilentLink(), frozenset())
+        if address == self.odd:
+            raise RuntimeError("what nobody foresaw")
         self.listeners[address] = listener
         await self._ends[address]
 
@@ -64,10 +77,10 @@ def step(agent: str = "a", **labels: str) -> AgentStepSpec:
 
 
 @asynccontextmanager
-async def placing(*members: Node) -> AsyncIterator[tuple[Fleet, Nodes, PlacementQueue]]:
+async def placing(*members: Node, patience: Patience = PATIENCE) -> AsyncIterator[tuple[Fleet, Nodes, PlacementQueue]]:
     fleet = Fleet()
     async with Nodes(fleet, redial_delay=0.05) as nodes:
-        queue = PlacementQueue(nodes, PATIENCE)
+        queue = PlacementQueue(nodes, patience)
         for member in members:
             fleet.nodes[member.name] = member
             nodes.want(member.name)
@@ -82,7 +95,7 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 async def taken(queue: PlacementQueue, spec: AgentStepSpec) -> KnownNode:
-    place = await asyncio.wait_for(queue.acquire(spec), 5)
+    place = await asyncio.wait_for(queue.acquire(spec, SCOPE), 5)
     assert isinstance(place, KnownNode)
     return place
 
@@ -126,7 +139,7 @@ async def test_a_step_waits_for_a_full_node_and_gets_the_place_that_is_given_bac
 async def test_a_place_is_not_lost_when_the_step_that_waited_for_it_is_cancelled() -> None:
     async with placing(node("only", "a", most=1)) as (_, _, queue):
         held = await taken(queue, step())
-        waiting = asyncio.create_task(queue.acquire(step()))
+        waiting = asyncio.create_task(queue.acquire(step(), SCOPE))
         await asyncio.sleep(0)
         queue.release(held)  # hands the place over ...
         waiting.cancel()  # ... to a step that is cancelled before it wakes
@@ -150,17 +163,50 @@ async def test_a_node_that_says_full_is_left_alone_for_as_long_as_it_says() -> N
 @pytest.mark.contract("C3", "F21")
 async def test_an_agent_nobody_ever_offered_is_unknown_after_the_short_bound() -> None:
     async with placing(node("secretly-named", "a")) as (_, _, queue):
-        failure = await asyncio.wait_for(queue.acquire(step("reveiw")), 5)
+        failure = await asyncio.wait_for(queue.acquire(step("reveiw"), SCOPE), 5)
     assert isinstance(failure, StepFailure)
     assert failure.code is FailureCode.AGENT_UNKNOWN
     assert failure.message == "no node has ever offered an agent 'reveiw'; waited 0.1 s"
     assert not failure.retryable
 
 
+@pytest.mark.contract("C3")
+async def test_the_short_bound_does_not_hold_while_a_wanted_node_was_never_reached() -> None:
+    async with placing(node("there", "a")) as (_, nodes, queue):
+        nodes.want("away")
+        failure = await asyncio.wait_for(queue.acquire(step("b"), SCOPE), 5)
+        assert isinstance(failure, StepFailure)
+        assert failure.code is FailureCode.AGENT_UNKNOWN
+        assert failure.message == "no node has ever offered an agent 'b'; waited 0.2 s"
+
+
+@pytest.mark.contract("C3")
+async def test_a_node_that_is_reached_late_may_still_offer_the_agent() -> None:
+    async with placing(node("there", "a"), patience=FAR) as (fleet, nodes, queue):
+        nodes.want("away")
+        waiting = asyncio.create_task(taken(queue, step("b")))
+        await asyncio.sleep(2 * FAR.agent_unknown)
+        assert not waiting.done()
+        fleet.nodes["away"] = node("away", "b")
+        assert (await waiting).address == "away"
+
+
+@pytest.mark.contract("C3")
+async def test_a_node_that_is_reached_and_lacks_the_agent_brings_the_short_bound_back() -> None:
+    async with placing(node("there", "a"), patience=FAR) as (fleet, nodes, queue):
+        nodes.want("away")
+        waiting = asyncio.create_task(queue.acquire(step("b"), SCOPE))
+        await asyncio.sleep(0)
+        fleet.nodes["away"] = node("away", "c")
+        failure = await asyncio.wait_for(waiting, 5)
+        assert isinstance(failure, StepFailure)
+        assert failure.message == "no node has ever offered an agent 'b'; waited 0.1 s"
+
+
 @pytest.mark.contract("C3", "F21")
 async def test_labels_no_live_node_carries_make_a_step_unplaceable_and_tell_nothing_of_the_fleet() -> None:
     async with placing(node("secretly-named", "a", "other-agent", labels={"zone": "b"})) as (_, _, queue):
-        failure = await asyncio.wait_for(queue.acquire(step(zone="a")), 5)
+        failure = await asyncio.wait_for(queue.acquire(step(zone="a"), SCOPE), 5)
     assert isinstance(failure, StepFailure)
     assert failure.code is FailureCode.UNPLACEABLE
     assert failure.message == "no live node that offers agent 'a' carries the labels zone=a; waited 0.2 s"
@@ -171,7 +217,7 @@ async def test_labels_no_live_node_carries_make_a_step_unplaceable_and_tell_noth
 async def test_a_step_that_waited_for_a_full_node_is_told_when_that_node_is_gone_for_good() -> None:
     async with placing(node("only", "a", most=1)) as (fleet, _, queue):
         await taken(queue, step())
-        waiting = asyncio.create_task(queue.acquire(step()))
+        waiting = asyncio.create_task(queue.acquire(step(), SCOPE))
         await asyncio.sleep(2 * PATIENCE.unplaceable)
         loop = asyncio.get_running_loop()
         fleet.lose("only")
@@ -206,25 +252,67 @@ async def test_two_addresses_of_one_node_make_one_node() -> None:
         assert nodes.hint() == 3
 
 
-async def test_a_node_nobody_wants_any_more_is_forgotten_once_its_link_is_down() -> None:
-    async with placing(node("only", "a")) as (fleet, nodes, _):
-        changes = nodes.watch()
-        assert [view.address for view in (await anext(changes)).nodes] == ["only"]
-        nodes.unwant("only")
-        assert [known.address for known in nodes] == ["only"]
-        fleet.lose("only")
-        await until(lambda: not list(nodes))
-        forgotten: tuple[str, ...] = ()
-        async with asyncio.timeout(5):
+async def next_change(changes: AsyncGenerator[NodesChanged, None]) -> NodesChanged:
+    return await asyncio.wait_for(anext(changes), 5)
+
+
+@pytest.mark.parametrize("name", ["same:1", "called-otherwise"])
+async def test_a_node_nobody_wants_any_more_is_forgotten_by_its_name_once_its_link_is_down(name: str) -> None:
+    async with placing() as (fleet, nodes, _):
+        fleet.nodes["same:1"] = node(name, "a")
+        nodes.want("same:1")
+        await until(lambda: [known.state for known in nodes] == [NodeState.READY])
+        async with aclosing(nodes.watch()) as changes:
+            assert [(view.address, view.node.name) for view in (await next_change(changes)).nodes] == [("same:1", name)]
+            nodes.unwant("same:1")
+            assert [known.address for known in nodes] == ["same:1"]
+            fleet.lose("same:1")
+            await until(lambda: not list(nodes))
+            forgotten: tuple[str, ...] = ()
             while not forgotten:
-                forgotten = (await anext(changes)).forgotten
-        assert forgotten == ("only",)
+                forgotten = (await next_change(changes)).forgotten
+            assert forgotten == (name,)
 
 
 async def test_a_watcher_hears_of_every_state_without_asking() -> None:
-    async with placing(node("only", "a")) as (fleet, nodes, _):
-        changes = nodes.watch()
-        await anext(changes)
+    async with placing(node("only", "a")) as (fleet, nodes, _), aclosing(nodes.watch()) as changes:
+        await next_change(changes)
         fleet.status("only", draining=True)
-        change = await asyncio.wait_for(anext(changes), 5)
-        assert [view.state for view in change.nodes] == [NodeState.DRAINING]
+        assert [view.state for view in (await next_change(changes)).nodes] == [NodeState.DRAINING]
+
+
+async def test_a_watcher_is_not_told_again_what_has_not_changed() -> None:
+    members = [node("quiet", "a", hint=2), node("busy", "a", hint=2)]
+    async with placing(*members) as (fleet, nodes, _), aclosing(nodes.watch()) as changes:
+        assert [view.address for view in (await next_change(changes)).nodes] == ["busy", "quiet"]
+        news = asyncio.create_task(anext(changes))
+        for _ in range(3):
+            fleet.status("quiet", concurrency_hint=2)  # as a node says about once a second
+            fleet.status("busy", concurrency_hint=2)
+            await asyncio.sleep(0.01)
+        assert not news.done()
+        fleet.status("quiet", concurrency_hint=2)
+        fleet.status("busy", concurrency_hint=2, running_steps=1)
+        change = await asyncio.wait_for(news, 5)
+        assert [(view.address, view.node.status.running_steps) for view in change.nodes] == [("busy", 1)]
+        assert change.forgotten == ()
+
+
+async def test_one_nodes_oddity_leaves_the_links_of_the_others_alone() -> None:
+    async with placing(node("sound", "a")) as (fleet, nodes, queue):
+        link_of_the_sound_one = fleet.listeners["sound"]
+        fleet.odd = "odd"
+        fleet.nodes["odd"] = node("odd", "a", hint=7)
+        with capture_logs() as lines:
+            nodes.want("odd")
+            await until(lambda: fleet.dialled["odd"] >= 3)  # it is dialled again, as any other
+        assert any(line["event"] == "link failed" and line["address"] == "odd" for line in lines)
+        (odd,) = [view for view in nodes.views() if view.address == "odd"]
+        assert odd.state is not NodeState.READY
+        assert odd.waiting_on == "its link failed; the coordinator's log says why"
+        assert nodes.hint() == 2
+        assert fleet.listeners["sound"] is link_of_the_sound_one
+        assert fleet.dialled["sound"] == 1
+        assert (await taken(queue, step())).address == "sound"
+        fleet.odd = ""
+        await until(lambda: nodes.hint() == 9)

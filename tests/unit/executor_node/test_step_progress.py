@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from executor_node.progress import MAX_EVENTS_A_WINDOW, MAX_TEXT, WINDOW_SECONDS, ProgressTeller
-from executor_node.workers.messages import Progress
+from executor_node.progress import MAX_EVENTS_A_WINDOW, WINDOW_SECONDS, ProgressTeller
+from executor_node.workers.messages import MAX_TEXT, Progress
 from fanfold.model.step import TextWritten, ToolFinished
 
 
@@ -60,6 +60,37 @@ async def test_a_new_window_lets_events_through_again() -> None:
     teller.add(ToolFinished(name="late", success=True))
     assert early <= MAX_EVENTS_A_WINDOW * 2
     assert told[-1] == ToolFinished(name="late", success=True)
+
+
+@pytest.mark.contract("C11")
+async def test_text_that_streams_steadily_does_not_keep_other_events_from_being_told() -> None:
+    told: list[Progress] = []
+    teller = ProgressTeller(told.append)
+    tools = [ToolFinished(name=f"tool {number}", success=True) for number in range(200)]
+    for tool in tools:
+        teller.add(TextWritten(text="a"))
+        teller.add(tool)
+        await asyncio.sleep(0.005)
+    teller.close()
+    assert [progress for progress in told if isinstance(progress, ToolFinished)] == tools
+    assert "".join(texts(told)) == "a" * 200
+
+
+async def test_a_flood_amid_steady_text_is_forgotten_in_the_next_window() -> None:
+    told: list[Progress] = []
+    teller = ProgressTeller(told.append)
+    teller.add(TextWritten(text="a"))
+    for _ in range(MAX_EVENTS_A_WINDOW * 2):
+        teller.add(ToolFinished(name="early", success=True))
+    teller.add(TextWritten(text="b"))
+    async with asyncio.timeout(5):
+        while "b" not in texts(told):
+            await asyncio.sleep(0.001)
+    # Now we are within the window that the timer opened.
+    teller.add(TextWritten(text="c"))
+    assert texts(told) == ["a", "b"]
+    teller.add(ToolFinished(name="late", success=True))
+    assert told[-2:] == [TextWritten(text="c"), ToolFinished(name="late", success=True)]
 
 
 async def test_one_long_text_is_cut() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executor_node.workers.calls import load, result_of, result_of_error
+from executor_node.workers.calls import load, load_async, result_of, result_of_error
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Setup
+from executor_node.workers.frames import encode_message
+from executor_node.workers.messages import Result, Setup, result_from_message, result_to_message
 from fanfold.agent import AgentFailed, AgentResult
-from fanfold.model.step import FailureCode, Usage
+from fanfold.model.step import FailureCode, StepFailure, Usage
 
 
 @pytest.fixture
@@ -22,6 +24,10 @@ def context() -> Context:
 def code_of(value: object, context: Context) -> FailureCode | None:
     failure = result_of(value, context, 100).failure
     return failure.code if failure else None
+
+
+def through_the_socket(result: Result) -> Result:
+    return result_from_message(json.loads(encode_message(result_to_message(1, result))))
 
 
 def nested(depth: int) -> Any:
@@ -55,11 +61,56 @@ def test_a_cost_told_before_a_failure_is_known(context: Context) -> None:
     assert result_of(AgentResult(output="text", usage=Usage(requests=8)), context, 100).usage == Usage(requests=8)
 
 
-def test_messages_are_bounded_and_errors_that_cannot_be_told_are_named(context: Context) -> None:
-    class Unspeakable(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
+@pytest.mark.contract("C3")
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"input_tokens": 1},
+        None,
+        Usage(input_tokens=1.5),  # type: ignore[arg-type]
+        Usage(output_tokens=True),
+        Usage(requests=-1),
+        Usage(requests=2**63),
+        Usage(requests="3"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_usage_that_is_none_crashes_the_step_and_its_output_is_kept(context: Context, usage: Any) -> None:
+    result = through_the_socket(result_of(AgentResult(output="paid for", usage=usage), context, 4))
+    assert result.failure is not None
+    assert result.failure.code is FailureCode.CRASHED
+    assert "wrong usage" in result.failure.message
+    assert result.output == "paid"
 
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Careless(AgentFailed):
+    def __init__(self) -> None:
+        Exception.__init__(self, "careless")
+
+
+@pytest.mark.contract("C3")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (AgentFailed(ValueError("the oracle")), "the oracle"),  # type: ignore[arg-type]
+        (AgentFailed(None), "None"),  # type: ignore[arg-type]
+        (AgentFailed(Unspeakable()), ""),  # type: ignore[arg-type]
+        (Careless(), "careless"),
+        (AgentFailed("no", retryable=object()), "no"),  # type: ignore[arg-type]
+    ],
+)
+def test_whatever_an_agent_says_when_it_gives_up_is_told_as_text(
+    context: Context, error: AgentFailed, message: str
+) -> None:
+    failure = through_the_socket(result_of_error(error, context)).failure
+    assert failure == StepFailure(code=FailureCode.AGENT_FAILED, message=message)
+
+
+def test_messages_are_bounded_and_errors_that_cannot_be_told_are_named(context: Context) -> None:
     unspeakable = result_of_error(Unspeakable(), context).failure
     long = result_of_error(ValueError("x" * 100_000), context).failure
     given_up = result_of_error(AgentFailed("x" * 100_000), context).failure
@@ -81,8 +132,28 @@ def test_the_place_of_an_error_is_the_agents_and_not_the_librarys(context: Conte
     assert "test_worker_calls.py:" in failure.message
 
 
-def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(AgentFailed, match="no such function"):
-        load("json:no_such_thing")
-    with pytest.raises(AgentFailed, match="no such function"):
-        load("json:__name__")
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("json:no_such_thing", "the module has no such function"),
+        ("json:__name__", "the module has no such function"),
+        ("nope:nope", "ModuleNotFoundError: No module named 'nope'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_with_agent_and_entry(entry: str, why: str) -> None:
+    with pytest.raises(AgentFailed) as refusal:
+        load("oracle", entry)
+    assert refusal.value.message == f"agent oracle: entry {entry} cannot be loaded: {why}"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"), [("1 / 0", "ZeroDivisionError"), ("(", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")]
+)
+def test_a_module_that_cannot_be_imported_is_the_agents_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
+) -> None:
+    (tmp_path / "broken_agent.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AgentFailed, match=why) as refusal:
+        load_async("oracle", "broken_agent:run")
+    assert refusal.value.message.startswith("agent oracle: entry broken_agent:run cannot be loaded: ")

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from executor_node.workers.context import Context
+from executor_node.workers.frames import encode_message
 from executor_node.workers.messages import (
+    MAX_LINE,
+    MAX_TEXT,
     Result,
     Setup,
     progress_from_message,
@@ -21,6 +25,7 @@ from executor_node.workers.messages import (
 )
 from fanfold.model.step import (
     MAX_ANCHOR_BYTES,
+    NO_USAGE,
     AgentStepSpec,
     FailureCode,
     SourceAnchor,
@@ -126,6 +131,24 @@ def test_progress_gets_through_as_single_lines() -> None:
 def test_malformed_progress_is_refused(message: list[Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         progress_from_message(message)
+
+
+def test_what_is_told_fits_into_a_frame_however_much_an_agent_says() -> None:
+    told: list[Any] = []
+    context = Context(1, Setup(shared=True, path=(), workspace="/", file_bytes=1), told.append)
+    context.write_text("a" + "b" * 10_000_000)
+    context.tool_finished("n" * 10_000_000, detail="d" * 10_000_000)
+    assert progress_from_message(told[0]) == TextWritten(text="b" * MAX_TEXT)
+    assert progress_from_message(told[1]) == ToolFinished(name="n" * 128, success=True, detail="d" * MAX_LINE)
+    assert all(len(encode_message(message)) < 100_000 for message in told)
+
+
+@pytest.mark.parametrize("usage", [{"input_tokens": 1}, Usage(input_tokens=1.5), None])  # type: ignore[arg-type]
+def test_a_usage_that_is_none_is_refused_where_the_agent_tells_it(usage: Any) -> None:
+    context = Context(1, Setup(shared=True, path=(), workspace="/", file_bytes=1), lambda message: None)
+    with pytest.raises((ValueError, TypeError)):
+        context.turn_finished(1, usage)
+    assert context.usage is NO_USAGE
 
 
 def test_a_count_that_is_none_is_refused_where_the_agent_tells_it() -> None:

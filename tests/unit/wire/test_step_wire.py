@@ -179,6 +179,31 @@ def test_text_that_is_no_usable_json_is_refused_by_name(text: str, told: str) ->
     assert told in caught.value.violations[0].description
 
 
+@pytest.mark.contract("C20")
+def test_equal_schema_texts_of_one_request_become_one_value() -> None:
+    def schema_of(text: str, known: dict[str, Any] | None) -> Any:
+        return spec_from_proto(pb.AgentStepSpec(output_schema_json=text), schemas=known).output_schema
+
+    known: dict[str, Any] = {}
+    one = schema_of('{"type":"string"}', known)
+    assert schema_of('{"type":"string"}', known) is one
+    other = schema_of('{"type":"number"}', known)
+    assert other == {"type": "number"}
+    assert schema_of('{"type":"string"}', known) is one == {"type": "string"}
+    assert schema_of("false", known) is schema_of("false", known) is False
+    assert schema_of('{"type":"string"}', {}) is not one, "another request has values of its own"
+    assert schema_of('{"type":"string"}', None) is not one
+
+
+@pytest.mark.contract("C41")
+def test_a_schema_text_that_was_refused_is_refused_again_by_its_own_step() -> None:
+    known: dict[str, Any] = {}
+    for index in range(2):
+        with pytest.raises(InvalidArgument) as caught:
+            spec_from_proto(pb.AgentStepSpec(output_schema_json="{"), path=f"steps[{index}]", schemas=known)
+        assert caught.value.violations[0].field == f"steps[{index}].output_schema_json"
+
+
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
 
