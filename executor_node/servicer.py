@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from executor_node.executions import Executions
-from executor_node.links import CoordinatorLink, Links, Update, Word, superseded
+from executor_node.links import CoordinatorLink, Holder, Links, Update, Word
 from fanfold.background import background
 from fanfold.errors import Aborted, InvalidArgument
 from fanfold.feed import Feed
@@ -27,6 +27,9 @@ from fanfold.wire.batches import batches
 from fanfold.wire.link import rejection_into, start_from_proto
 from fanfold.wire.node import node_to_proto, status_to_proto
 from fanfold.wire.step import event_to_proto, spec_from_proto
+from fanfold.wire.time import seconds_from_proto
+
+MAX_LEASE_SECONDS = 3600.0
 
 STATUS_INTERVAL = 1.0
 """Seconds between two words on how the node fares."""
@@ -110,17 +113,20 @@ class ExecutorNodeServicer(GeneratedServicer):
         first = await anext(requests, None)
         if first is None or not first.hello.coordinator:
             raise InvalidArgument.of_field("hello.coordinator", "must be in the first message")
-        link = self._links.open(first.hello.coordinator, first.hello.link_epoch)
+        hello = first.hello
+        lease = _lease_of(hello)
+        link = self._links.open(hello.coordinator, hello.link_epoch, lease)
         try:
-            yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node_to_proto(self._describe())))
+            node = node_to_proto(self._describe())
+            yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node, held_executions=link.holder.held))
             async with background(_hear(requests, link), self._tell_status(link)):
                 while words := await link.words.read():
                     for response in _link_responses(words):
                         yield response
-            if link.is_superseded:
-                raise superseded()
+            if link.ended_by is not None:
+                raise link.ended_by
         finally:
-            self._links.close(first.hello.coordinator, link)
+            link.close()
 
     async def _tell_status(self, link: CoordinatorLink) -> None:
         while True:
@@ -129,23 +135,38 @@ class ExecutorNodeServicer(GeneratedServicer):
 
 
 async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink) -> None:
+    holder = link.holder
     async for request in requests:
+        if link.words.is_closed:
+            return
+        holder.renew()
+        for execution_id in request.acknowledged:
+            holder.acknowledge(execution_id)
         for cancel in request.cancels:
-            link.cancel(cancel.execution_id, cancel.reason)
+            holder.cancel(cancel.execution_id, cancel.reason)
         for start in request.starts:
-            _start(start, link)
-    link.close()
+            _start(start, holder)
+    link.finish()
 
 
-def _start(message: pb.StartExecution, link: CoordinatorLink) -> None:
+def _lease_of(hello: pb.LinkHello) -> float:
+    lease = seconds_from_proto(hello.lease)
+    if not 0 <= lease <= MAX_LEASE_SECONDS:
+        raise InvalidArgument.of_field("hello.lease", f"must be from 0 to {MAX_LEASE_SECONDS:g} s")
+    return lease
+
+
+def _start(message: pb.StartExecution, holder: Holder) -> None:
     try:
         start = start_from_proto(message)
         parse_spec(start.spec)
     except InvalidArgument as error:
         step = message.step
-        link.fail(message.execution_id, step.task_id, step.agent, f"the node was sent what is no step: {error.message}")
+        holder.fail(
+            message.execution_id, step.task_id, step.agent, f"the node was sent what is no step: {error.message}"
+        )
     else:
-        link.start(start)
+        holder.start(start)
 
 
 def _link_responses(words: Sequence[Word]) -> Iterator[pb.LinkResponse]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from coordinator.app import running as running_coordinator
 from coordinator.config import CoordinatorConfig
 from fanfold import Mesh
-from fanfold.errors import FailedPrecondition, InvalidArgument
+from fanfold.errors import FailedPrecondition, InvalidArgument, Unavailable
 from fanfold.model.step import FailureCode
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.server import GrpcServer, Service
@@ -42,13 +43,17 @@ def start(execution_id: str, agent: str = "noop", prompt: str = "x", epoch: int 
     return pb.StartExecution(execution_id=execution_id, run_id="run-1", epoch=epoch, step=step)
 
 
-async def linked(stub: ExecutorNodeAsyncStub, coordinator: str = "c", epoch: int = 1) -> LinkCall:
-    """A link that the node has welcomed."""
+async def linked(
+    stub: ExecutorNodeAsyncStub, coordinator: str = "c", epoch: int = 1, lease: int = 0, held: Sequence[str] = ()
+) -> LinkCall:
+    """A link that the node has welcomed, telling what it holds; `lease` in seconds."""
     call = stub.Link()
-    await call.write(pb.LinkRequest(hello=pb.LinkHello(coordinator=coordinator, link_epoch=epoch)))
+    hello = pb.LinkHello(coordinator=coordinator, link_epoch=epoch, lease=Duration(seconds=lease))
+    await call.write(pb.LinkRequest(hello=hello))
     welcome = await call.read()
     assert isinstance(welcome, pb.LinkResponse)
     assert welcome.welcome.node.name == "node-1"
+    assert list(welcome.welcome.held_executions) == list(held)
     return call
 
 
@@ -199,11 +204,11 @@ async def test_a_second_start_of_an_execution_is_the_same_execution(
     assert outcome.output == "once\n"
 
 
-async def test_an_execution_that_another_link_runs_is_rejected_until_it_is_free(
+async def test_an_execution_that_another_coordinator_runs_is_rejected_until_it_is_free(
     node: ExecutorNodeAsyncStub, tmp_path: Path
 ) -> None:
     stubborn = start("a", "shell", "if mkdir once; then trap '' TERM; touch began; sleep 600; sleep 600; fi")
-    first = await linked(node, epoch=1)
+    first = await linked(node)
     await first.write(pb.LinkRequest(starts=[stubborn]))
     await until((tmp_path / "began").exists, "it runs")
     other = await linked(node, coordinator="another")
@@ -212,17 +217,82 @@ async def test_an_execution_that_another_link_runs_is_rejected_until_it_is_free(
     assert rejected.reason == pb.REJECTION_REASON_FULL
     assert rejected.retry_delay.ToMilliseconds() > 0
 
-    second = await linked(node, epoch=2)  # from now on the step of the first link is being stopped
-    rejections = 0
+    first.cancel()  # without a lease, its step is being stopped from now on
     while True:
-        await second.write(pb.LinkRequest(starts=[stubborn]))
-        last = (await lives_of(second, "a"))["a"][-1]
+        await other.write(pb.LinkRequest(starts=[stubborn]))
+        last = (await lives_of(other, "a"))["a"][-1]
         if not last.HasField("rejected"):
             break
-        rejections += 1
         await asyncio.sleep(last.rejected.retry_delay.ToTimedelta().total_seconds())
-    assert rejections > 0
     assert last.event.ended.outcome.success
+
+
+COUNTED = "echo start >> life; sleep {}; echo end >> life; wc -l < life"
+"""A command that notes its beginning and its end in a file of the workspace."""
+
+
+@pytest.mark.contract("F2")
+async def test_a_step_outlives_its_link_and_ends_on_the_next(node: ExecutorNodeAsyncStub, tmp_path: Path) -> None:
+    first = await linked(node, epoch=1, lease=30)
+    await first.write(pb.LinkRequest(starts=[start("a", "shell", COUNTED.format(1))]))
+    await until((tmp_path / "life").exists, "it runs")
+    first.cancel()
+    second = await linked(node, epoch=2, lease=30, held=["a"])
+    await second.write(pb.LinkRequest(starts=[start("a", "shell", COUNTED.format(1))]))  # it is the same execution
+    outcome = (await update_of(second, "a", "ended")).event.ended.outcome
+    assert outcome.output.strip() == "2"
+    assert (tmp_path / "life").read_text() == "start\nend\n"
+
+
+@pytest.mark.contract("F6")
+async def test_an_ending_is_told_until_it_is_acknowledged(node: ExecutorNodeAsyncStub, tmp_path: Path) -> None:
+    first = await linked(node, epoch=1, lease=30)
+    await first.write(pb.LinkRequest(starts=[start("a", "shell", COUNTED.format(0)), start("b")]))
+    await lives_of(first, "a", "b")
+    await first.write(pb.LinkRequest(acknowledged=["b"], starts=[start("c")]))
+    await lives_of(first, "c")
+    first.cancel()
+    second = await linked(node, epoch=2, lease=30, held=["a", "c"])
+    assert (await update_of(second, "a", "ended")).event.ended.outcome.success
+    again = start("a", "shell", COUNTED.format(0))
+    await second.write(pb.LinkRequest(starts=[again, start("d")]))
+    await lives_of(second, "d")
+    await second.write(pb.LinkRequest(acknowledged=["a", "c", "d"], starts=[start("e")]))
+    await lives_of(second, "e")
+    second.cancel()
+    await linked(node, epoch=3, lease=30, held=["e"])
+    assert (tmp_path / "life").read_text() == "start\nend\n", "it was not run a second time"
+
+
+@pytest.mark.contract("F1", "F2")
+async def test_what_a_coordinator_held_is_killed_when_its_lease_ends(
+    node: ExecutorNodeAsyncStub, tmp_path: Path
+) -> None:
+    call = await linked(node, epoch=1, lease=1)
+    await call.write(pb.LinkRequest(starts=[start("a", "shell", "echo $$ > pid; exec sleep 600")]))
+    pid_file = tmp_path / "pid"
+    await until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()), "the command runs")
+    process = Path("/proc", pid_file.read_text().strip())
+    loop = asyncio.get_running_loop()
+    renewed_until = loop.time() + 3  # three leases
+    while loop.time() < renewed_until:
+        await call.write(pb.LinkRequest())
+        assert process.exists()
+        await asyncio.sleep(0.2)
+    await until(lambda: not process.exists(), "the command is gone", 10)
+    assert isinstance(await error_of(call), Unavailable)
+    again = await linked(node, epoch=2, lease=1, held=["a"])
+    failure = (await update_of(again, "a", "ended")).event.ended.outcome.failure
+    assert (failure.code, failure.retryable) == (step_pb2.FAILURE_CODE_NODE_LOST, True)
+
+
+async def test_a_lease_must_be_one(node: ExecutorNodeAsyncStub) -> None:
+    call = node.Link()
+    hello = pb.LinkHello(coordinator="c", link_epoch=1, lease=Duration(seconds=10**9))
+    await call.write(pb.LinkRequest(hello=hello))
+    error = await error_of(call)
+    assert isinstance(error, InvalidArgument)
+    assert error.violations[0].field == "hello.lease"
 
 
 @pytest.mark.contract("F1")

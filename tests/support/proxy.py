@@ -1,0 +1,90 @@
+"""A TCP proxy between a coordinator and a node, which a test can cut, hold up and heal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class Proxy:
+    """Passes bytes on to `target` as long as the test lets it."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        assert self._server is not None
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def hold_up(self) -> None:
+        """Pass nothing on, and tell nobody: what a partition looks like."""
+        self._open.clear()
+
+    def heal(self) -> None:
+        """Pass on again, also what has gathered."""
+        self._open.set()
+
+    def cut(self) -> None:
+        """Break all connections; new ones are taken."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with suppress(ConnectionError, OSError):
+            await self._open.wait()
+            back, forth = await asyncio.open_connection(*self._target)
+            self._writers.add(forth)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pass_on(reader, forth))
+                tasks.create_task(self._pass_on(back, writer))
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        except (ConnectionError, OSError):
+            pass
+        finally:
+            writer.close()
+
+    async def start(self) -> None:
+        """Listen on a free port of loopback."""
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._serve(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._server = await asyncio.start_server(connected, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        """Break everything."""
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def proxied(target: str) -> AsyncIterator[Proxy]:
+    """A proxy to `target` while the block lasts."""
+    proxy = Proxy(target)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
