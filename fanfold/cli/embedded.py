@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -61,6 +61,8 @@ class Plan:
     """The coordinator's port; 0 takes a free one."""
     hint: int | None = None
     """How many steps each node would like to have at once; None is the nodes' own default."""
+    coordinator: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the coordinator."""
 
 
 class EmbeddedMesh:
@@ -146,7 +148,8 @@ class EmbeddedMesh:
         plan = self.plan
         _refuse_taken(plan.port)
         self._take_data_dir()
-        self._coordinator = await self._serve(COORDINATOR, COORDINATOR, {"listen": f"{LOOPBACK}:{plan.port}"})
+        settings = {"listen": f"{LOOPBACK}:{plan.port}", **plan.coordinator}
+        self._coordinator = await self._serve(COORDINATOR, COORDINATOR, settings)
         self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, {})
         await self._coordinator.wait_until_ready()
         for number in range(1, plan.nodes + 1):
