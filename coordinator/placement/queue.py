@@ -66,8 +66,12 @@ class PlacementQueue:
 
     def _take_place(self, need: Need) -> KnownNode | None:
         now = asyncio.get_running_loop().time()
-        fitting = [node for node in self._nodes if node.offers(need.agent) and node.carries(need.labels)]
-        best = min((node for node in fitting if node.has_room(now)), key=KnownNode.load, default=None)
+        best, least = None, 0.0
+        for node in self._nodes:
+            if node.offers(need.agent) and node.has_room(now) and (not need.labels or node.carries(need.labels)):
+                load = node.load()
+                if best is None or load < least:
+                    best, least = node, load
         if best is not None:
             best.in_flight += 1
         return best

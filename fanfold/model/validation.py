@@ -32,19 +32,24 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     """
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
         raise InvalidArgument.of_field(path, f"must be a list of steps, not {type(items).__name__}")
-    violations = [
-        FieldViolation(f"{path}[{index}].unknown_fields", "unknown field")
+    prepared = [
+        item if type(item) is AgentStepSpec else _prepared(item, f"{path}[{index}]")
         for index, item in enumerate(items, start=first_index)
-        if isinstance(item, Mapping) and "unknown_fields" in item
     ]
-    if violations:
-        raise InvalidArgument(violations=violations)
-    prepared = [dict(item) if isinstance(item, Mapping) else item for item in items]
     try:
         specs: list[AgentStepSpec] = _adapter(list[AgentStepSpec]).validate_python(prepared)
     except ValidationError as error:
         raise InvalidArgument(violations=violations_of(error, path, first_index)) from None
     return specs
+
+
+def _prepared(item: object, path: str) -> object:
+    """Any mapping as the dictionary that pydantic wants; the field that is no part of the JSON form is refused."""
+    if not isinstance(item, Mapping):
+        return item
+    if "unknown_fields" in item:
+        raise InvalidArgument.of_field(f"{path}.unknown_fields", "unknown field")
+    return dict(item)
 
 
 def parse_spec(item: object, *, path: str = "step") -> AgentStepSpec:
