@@ -193,7 +193,7 @@ class _Account:
         told = ""
         while True:
             await asyncio.sleep(WAITING_INTERVAL)
-            waiting_on = "" if self._running else self._scope.waiting.summary()
+            waiting_on = self._scope.waiting.summary()
             if waiting_on != told:
                 told = waiting_on
                 self._push(WaitingChanged, waiting_on=waiting_on)

@@ -8,14 +8,24 @@ from contextlib import contextmanager
 
 
 class Waiting:
-    """Counts what the steps of one run wait on."""
+    """Counts the steps of one run that are under way, and what those that do not move wait on."""
 
     def __init__(self) -> None:
+        self._under_way = 0
         self._reasons: Counter[str] = Counter()
 
     @contextmanager
+    def step(self) -> Iterator[None]:
+        """One step is under way while the block lasts."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    @contextmanager
     def on(self, reason: str) -> Iterator[None]:
-        """One step waits on this while the block lasts."""
+        """One of them waits on this while the block lasts."""
         self._reasons[reason] += 1
         try:
             yield
@@ -25,10 +35,9 @@ class Waiting:
                 del self._reasons[reason]
 
     def summary(self) -> str:
-        """What most of the waiting steps wait on, in words; empty when none waits."""
-        if not self._reasons:
+        """What most of them wait on, in words; empty while any of them moves."""
+        waiting = self._reasons.total()
+        if not waiting or waiting < self._under_way:
             return ""
         reason, count = self._reasons.most_common(1)[0]
-        return (
-            reason if self._reasons.total() == 1 else f"{reason} ({count:,} of {self._reasons.total():,} waiting steps)"
-        )
+        return reason if count == waiting else f"{reason} ({count:,} of {waiting:,} steps)"

@@ -78,7 +78,10 @@ class MeshExecutor:
 
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
         """Run one step on whichever node takes it, again where its policy allows (AgentExecutor, C6)."""
-        life = StepLife(spec, on_event)
+        with self._scope.waiting.step():
+            return await self._execute(spec, StepLife(spec, on_event))
+
+    async def _execute(self, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
         attempt = _Attempt(1, life)
         while True:
             outcome = await self._run_attempt(spec, attempt)
@@ -88,7 +91,7 @@ class MeshExecutor:
             if outcome.attempts == 0:
                 return life.end(attempt.in_all(outcome))  # it could not be placed, however long it was tried
             pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
-            with self._scope.waiting.on("the pause before another attempt"):
+            with self._scope.waiting.on("another attempt, after a pause"):
                 await asyncio.sleep(pause)
             attempt = attempt.next(attempt.in_all(outcome))
 
@@ -119,7 +122,7 @@ class MeshExecutor:
             spec=spec,
             progress=self._scope.progress,
         )
-        execution = node.execute(start, attempt.tell)
+        execution = node.execute(start, attempt.tell, self._scope.waiting)
         try:
             return await execution.wait()
         except asyncio.CancelledError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 
+from coordinator.waiting import Waiting
 from fanfold.errors import FanfoldError
 from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepStarted
@@ -38,11 +40,13 @@ Ending = StepOutcome | Rejection | Lost
 class Execution:
     """One attempt of a step on a node, until it leaves it."""
 
-    __slots__ = ("_waiter", "cancel_reason", "ending", "listener", "start", "started")
+    __slots__ = ("_suspension", "_waiter", "_waiting", "cancel_reason", "ending", "listener", "start", "started")
 
-    def __init__(self, start: ExecutionStart, listener: OnStepEvent) -> None:
+    def __init__(self, start: ExecutionStart, listener: OnStepEvent, waiting: Waiting) -> None:
         self.start = start
         self.listener = listener
+        self._waiting = waiting
+        self._suspension = ExitStack()
         self.started: StepStarted | None = None
         self.ending: Ending | None = None
         """How it left the node, once it has."""
@@ -52,10 +56,20 @@ class Execution:
 
     def end(self, ending: Ending) -> None:
         """It left the node; the first word counts."""
+        self.resume()
         if self.ending is None:
             self.ending = ending
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
+
+    def suspend(self, reason: str) -> None:
+        """Nothing is heard of it, because of this (C42)."""
+        self.resume()
+        self._suspension.enter_context(self._waiting.on(reason))
+
+    def resume(self) -> None:
+        """It is heard of again."""
+        self._suspension.close()
 
     async def wait(self) -> Ending:
         """How it left the node. May be waited for again after a wait that was cancelled, by one at a time."""
@@ -135,9 +149,9 @@ class KnownNode:
 
     # What the executor does with it.
 
-    def execute(self, start: ExecutionStart, listener: OnStepEvent) -> Execution:
+    def execute(self, start: ExecutionStart, listener: OnStepEvent, waiting: Waiting) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
-        execution = Execution(start, listener)
+        execution = Execution(start, listener, waiting)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
             execution.end(Rejection(reason=RejectionReason.DRAINING))
@@ -178,6 +192,7 @@ class KnownNode:
         self._link = link
         self._agents = frozenset(agent.name for agent in node.agents)
         for execution_id, execution in self._executions.items():
+            execution.resume()
             if execution.cancel_reason is not None:
                 link.cancel(execution_id, execution.cancel_reason)
         self.status_changed(node.status)
@@ -222,6 +237,8 @@ class KnownNode:
         """The link ended. What was there may go on until its lease ends, so it is not lost before that (F2)."""
         if self._link is not None and self._executions:
             asyncio.get_running_loop().call_later(self._certainty, self._give_up, self._welcomes)
+            for execution in self._executions.values():
+                execution.suspend(f"node {self.node.name}, whose link is down, or the end of its lease")
         self._link = None
         if self.node.name:
             self._become(NodeState.LOST, error.message)

@@ -43,10 +43,10 @@ class PlacementQueue:
         while True:
             failure, patience = self._judge(need)
             hopeless_since = None if failure is None else hopeless_since or loop.time()
-            reason = failure.message if failure else f"every node that offers agent {need.agent!r} is full"
+            why = failure.message if failure else f"every node that offers agent {need.agent!r} is full"
             try:
                 async with asyncio.timeout_at(None if hopeless_since is None else hopeless_since + patience):
-                    with scope.waiting.on(reason):
+                    with scope.waiting.on(f"a place: {why}"):
                         node = await self._wait_for_turn(need, scope)
             except TimeoutError:
                 assert failure is not None, "only hopeless waiting has an end"

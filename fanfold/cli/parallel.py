@@ -69,7 +69,7 @@ class FanOut:
 
     async def run(self, *, server: str | None, quiet: bool = False) -> ParallelResult:
         """Run it, once. Cancelling this cancels the steps and waits until they are gone."""
-        tally = Tally(len(self._specs))
+        tally = Tally(len(self._specs), waiting_on=lambda: self._run.waiting_on if self._run else "")
         request_id = f"cli-{uuid.uuid4().hex}"
         async with connected(server) as mesh:
             self._run = mesh.parallel(self._specs, on_event=None if quiet else tally.note, request_id=request_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
@@ -52,8 +52,10 @@ class _Running:
 class Tally:
     """Where the steps of one fan-out are, by their events."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, waiting_on: Callable[[], str] = str) -> None:
         self.total = total
+        self.waiting_on = waiting_on
+        """What all of them wait on, in words, while nothing moves (C42)."""
         self.succeeded = 0
         self.failed = 0
         self.running: dict[str, _Running] = {}
@@ -167,7 +169,9 @@ def _counts(tally: Tally) -> str:
     failed = f", {tally.failed:,} failed" if tally.failed else ""
     waiting = tally.total - tally.ended - len(tally.running)
     waits = f", {waiting:,} waiting" if waiting else ""
-    return f"{tally.ended:,} of {tally.total:,} done{failed}, {len(tally.running):,} running{waits}"
+    reason = tally.waiting_on()
+    because = f"; waiting for {reason}" if reason else ""
+    return f"{tally.ended:,} of {tally.total:,} done{failed}, {len(tally.running):,} running{waits}{because}"
 
 
 def _since(moment: float) -> str:

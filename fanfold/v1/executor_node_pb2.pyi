@@ -278,7 +278,9 @@ class StartExecution(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """Names the execution: run, step key and attempt. A second start of the same is the same execution."""
+    """Names the execution: run, step key, attempt and placement. A second start by the same coordinator is the same
+    execution; while one of that name is another coordinator's, it is rejected as FULL.
+    """
     run_id: _builtins.str
     """The run it belongs to."""
     epoch: _builtins.int

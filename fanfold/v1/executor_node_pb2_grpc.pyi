@@ -47,6 +47,8 @@ class ExecutorNodeStub:
     the call cancels the step: its processes get SIGTERM, after the grace SIGKILL.
 
     Errors:
+      INVALID_ARGUMENT   the step, its prompt or its schema is wrong; nothing was started.
+      ABORTED            a call with this `request_id` is under way.
       RESOURCE_EXHAUSTED the node is full; RetryInfo says when to try again. Not the step's failure (C10).
       UNAVAILABLE        the node is draining; place the step elsewhere.
     """
@@ -61,7 +63,8 @@ class ExecutorNodeStub:
     lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
     Errors:
-      INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.
+      INVALID_ARGUMENT    the first message is not `hello`, or a message cannot be decoded. A step that is wrong is that
+                          execution's failure.
       FAILED_PRECONDITION a newer link of the same coordinator is there.
     """
 
@@ -84,6 +87,8 @@ class ExecutorNodeAsyncStub(ExecutorNodeStub):
     the call cancels the step: its processes get SIGTERM, after the grace SIGKILL.
 
     Errors:
+      INVALID_ARGUMENT   the step, its prompt or its schema is wrong; nothing was started.
+      ABORTED            a call with this `request_id` is under way.
       RESOURCE_EXHAUSTED the node is full; RetryInfo says when to try again. Not the step's failure (C10).
       UNAVAILABLE        the node is draining; place the step elsewhere.
     """
@@ -98,7 +103,8 @@ class ExecutorNodeAsyncStub(ExecutorNodeStub):
     lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
     Errors:
-      INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.
+      INVALID_ARGUMENT    the first message is not `hello`, or a message cannot be decoded. A step that is wrong is that
+                          execution's failure.
       FAILED_PRECONDITION a newer link of the same coordinator is there.
     """
 
@@ -136,6 +142,8 @@ class ExecutorNodeServicer(metaclass=_abc_1.ABCMeta):
         the call cancels the step: its processes get SIGTERM, after the grace SIGKILL.
 
         Errors:
+          INVALID_ARGUMENT   the step, its prompt or its schema is wrong; nothing was started.
+          ABORTED            a call with this `request_id` is under way.
           RESOURCE_EXHAUSTED the node is full; RetryInfo says when to try again. Not the step's failure (C10).
           UNAVAILABLE        the node is draining; place the step elsewhere.
         """
@@ -156,7 +164,8 @@ class ExecutorNodeServicer(metaclass=_abc_1.ABCMeta):
         lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
         Errors:
-          INVALID_ARGUMENT    the first message is not `hello`, or a message is malformed.
+          INVALID_ARGUMENT    the first message is not `hello`, or a message cannot be decoded. A step that is wrong is that
+                              execution's failure.
           FAILED_PRECONDITION a newer link of the same coordinator is there.
         """
 

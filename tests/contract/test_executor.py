@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,15 @@ import pytest
 
 from agents import contract_agents
 from coordinator.combinators.parallel import parallel
-from coordinator.placement.in_process import InProcessExecutor
+from coordinator.placement.in_process import AgentFunction, InProcessExecutor
+from coordinator.placement.mesh import Mesh
+from coordinator.placement.nodes import Nodes
+from coordinator.placement.queue import Patience, PlacementQueue
+from coordinator.scope import Scope
+from fanfold.agent import StepContext
 from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.node_link import GrpcNodeDialer
+from fanfold.model.node import NodeState, NodeView
 from fanfold.model.run import EventDetail
 from fanfold.model.step import (
     AgentStepSpec,
@@ -31,44 +40,91 @@ from fanfold.model.step import (
 )
 from fanfold.ports import AgentExecutor, OnStepEvent
 from fanfold.schema import SchemaValidator
-from support.mesh import running_mesh
+from support.mesh import running_mesh, until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C8")]
 
 
-class OverTheMesh:
-    """The mesh as an AgentExecutor: each step is a call of `Coordinator.ExecuteStep`."""
+HINT = 5
+"""What the mesh's only node, and the executor of this process, would like to run at once."""
 
-    def __init__(self, client: CoordinatorClient) -> None:
+
+class OverGrpc:
+    """A coordinator's client as an AgentExecutor: each step is a call of `Coordinator.ExecuteStep`.
+
+    `nodes` are the coordinator's, as it told.
+    """
+
+    def __init__(self, client: CoordinatorClient, nodes: Sequence[NodeView]) -> None:
         self._client = client
+        self._nodes = nodes
 
     def concurrency_hint(self) -> int:
-        return 8
+        return sum(view.node.status.concurrency_hint for view in self._nodes)
 
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
         detail = EventDetail.OUTCOMES if on_event is None else EventDetail.PROGRESS
-        events = self._client.execute_step(spec, detail=detail)
-        try:
+        async with aclosing(self._client.execute_step(spec, detail=detail)) as events:
             async for event in events:
                 if on_event is not None:
                     on_event(event)
                 if isinstance(event, StepEnded):
                     return event.outcome
-        finally:
-            await events.aclose()
         raise AssertionError("no outcome came")
 
 
-@pytest.fixture(params=["in-process", "mesh"])
+def shell_in(workspace: Path) -> AgentFunction:
+    """What the nodes' `shell` is, for the executor without nodes."""
+
+    async def shell(spec: AgentStepSpec, context: StepContext) -> str:
+        process = await asyncio.create_subprocess_shell(spec.prompt, cwd=workspace, stdout=PIPE)
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return output.decode()
+
+    return shell
+
+
+@asynccontextmanager
+async def in_process(workspace: Path) -> AsyncIterator[AgentExecutor]:
+    names = ["echo", "gives_up", "crashes", "waits", "tells", "answers"]
+    agents = {name.replace("_", "-"): getattr(contract_agents, name) for name in names}
+    async with SchemaValidator() as validator:
+        yield InProcessExecutor(agents | {"shell": shell_in(workspace)}, validator, parallelism=HINT)
+
+
+@asynccontextmanager
+async def over_the_mesh(workspace: Path) -> AsyncIterator[AgentExecutor]:
+    """What combinators are given in production, linked to a node that is up."""
+    dialer = GrpcNodeDialer("contract")
+    async with (
+        running_mesh(workspace, node={"capacity": {"concurrency_hint": HINT}}) as running,
+        SchemaValidator() as validator,
+        Nodes(dialer) as nodes,
+    ):
+        mesh = Mesh(nodes, PlacementQueue(nodes, Patience(agent_unknown=0.2, unplaceable=0.5)), validator)
+        nodes.want(running.nodes[0].address)
+        await until(lambda: [known.state for known in nodes] == [NodeState.READY], "the node is linked")
+        yield mesh.executor(Scope(run_id="run-1", owner="o", progress=True))
+
+
+@asynccontextmanager
+async def over_grpc(workspace: Path) -> AsyncIterator[AgentExecutor]:
+    async with (
+        running_mesh(workspace, node={"capacity": {"concurrency_hint": HINT}}) as running,
+        CoordinatorClient(running.coordinator.address) as client,
+    ):
+        yield OverGrpc(client, await client.list_nodes())
+
+
+@pytest.fixture(params=[in_process, over_the_mesh, over_grpc], ids=lambda executor: str(executor.__name__))
 async def executor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AgentExecutor]:
-    if request.param == "mesh":
-        async with running_mesh(tmp_path) as running, CoordinatorClient(running.coordinator.address) as client:
-            yield OverTheMesh(client)
-    else:
-        names = ["echo", "gives_up", "crashes", "waits", "tells", "answers"]
-        agents = {name.replace("_", "-"): getattr(contract_agents, name) for name in names}
-        async with SchemaValidator() as validator:
-            yield InProcessExecutor(agents, validator, parallelism=8)
+    async with request.param(tmp_path) as implementation:
+        yield implementation
 
 
 def step(agent: str, prompt: str = "x", **more: Any) -> AgentStepSpec:
@@ -126,14 +182,33 @@ async def test_a_step_ends_at_its_timeout(executor: AgentExecutor) -> None:
     assert "0.2 s" in outcome.failure.message
 
 
-@pytest.mark.contract("C9")
-async def test_a_cancelled_call_is_cancelled(executor: AgentExecutor) -> None:
-    started = asyncio.Event()
-    call = asyncio.create_task(executor.execute_step(step("waits", "600"), lambda _event: started.set()))
-    await asyncio.wait_for(started.wait(), 15)
+@pytest.mark.contract("C9", "F1")
+async def test_a_cancelled_call_is_cancelled_and_its_processes_are_gone(
+    executor: AgentExecutor, tmp_path: Path
+) -> None:
+    call = asyncio.create_task(executor.execute_step(step("shell", "echo $$ > pid; exec sleep 600")))
+    pid_file = tmp_path / "pid"
+    await until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()), "the command runs")
+    process = Path("/proc", pid_file.read_text().strip())
+    assert process.exists()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(call, 15)
+    if isinstance(executor, OverGrpc):  # gRPC ends a call for its client before the server knows
+        await until(lambda: not process.exists(), "the command is gone")
+    assert not process.exists()
+
+
+@pytest.mark.contract("C9")
+async def test_a_call_that_is_cancelled_as_it_starts_leaves_nothing(executor: AgentExecutor) -> None:
+    for turns in range(5):
+        call = asyncio.create_task(executor.execute_step(step("waits", "600")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(call, 15)
+    assert (await executor.execute_step(step("echo", "still here"))).output == "still here"
 
 
 @pytest.mark.contract("C11")
@@ -196,9 +271,13 @@ async def test_a_value_that_does_not_is_output_invalid_and_the_text_is_kept(
     assert outcome.output == f"{prompt}\n[structured output failed: {outcome.failure.message}]"
 
 
-@pytest.mark.contract("C10", "C12")
+@pytest.mark.contract("C10")
+async def test_it_hints_what_is_configured_to_be_wanted(executor: AgentExecutor) -> None:
+    assert executor.concurrency_hint() == HINT
+
+
+@pytest.mark.contract("C12")
 async def test_a_fan_out_over_it_keeps_the_order_and_the_siblings(executor: AgentExecutor) -> None:
-    assert executor.concurrency_hint() == 8
     specs = [
         AgentStepSpec(task_id=str(number), agent="echo" if number % 7 else "crashes", description="d", prompt="p")
         for number in range(30)

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an answer that is its own fault or none at all (C41).
+"""Whatever a client sends, it gets an answer that is its own fault or none at all, and says why to machines (C41).
 
 Every RPC of every service is called with messages made from its descriptors, with raw bytes, and with streams of
 both. `make test` makes 500 calls, `make faults` 50,000; hypothesis prints what to reproduce a failure with.
@@ -7,6 +7,7 @@ both. `make test` makes 500 calls, `make faults` 50,000; hypothesis prints what 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -17,6 +18,8 @@ import grpc
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +41,8 @@ CALL_SECONDS = 0.3
 """Calls that would last are cut off after this; a stream that the server keeps open is no fault."""
 
 OURS_TO_AVOID = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS}
+MADE_BY_THE_CLIENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+"""Statuses that a client's own gRPC gives a call that it cut off, without asking the server."""
 
 words = st.sampled_from(
     ["", "a", "noop", "sleep", "read", "run-1/a/1", "../../etc/passwd", "{", "[" * 200, "\x00", "é"]
@@ -127,13 +132,27 @@ def answers(channel: grpc.Channel, path: str, sent: list[bytes], seconds: float)
     return list(call(iter(sent), timeout=seconds))
 
 
-def code_of(channel: grpc.Channel, method: MethodDescriptor, sent: list[bytes]) -> tuple[grpc.StatusCode, str]:
-    """The status that a call ends with, and its words."""
+def error_of(channel: grpc.Channel, method: MethodDescriptor, sent: list[bytes]) -> grpc.RpcError | None:
+    """The error that a call ends with, if it does."""
     try:
         answers(channel, f"/{method.containing_service.full_name}/{method.name}", sent, CALL_SECONDS)
     except grpc.RpcError as error:
-        return error.code(), error.details() or ""
-    return grpc.StatusCode.OK, ""
+        return error
+    return None
+
+
+def reason_of(error: Any) -> str:
+    """The reason in an error's google.rpc.ErrorInfo, which agrees with the status; empty if it has none of ours."""
+    details = [value for key, value in error.trailing_metadata() or () if key == "grpc-status-details-bin"]
+    if not details:
+        return ""
+    (status,) = map(Status.FromString, details)
+    assert (status.code, status.message) == (error.code().value[0], error.details())
+    info = ErrorInfo()
+    for detail in status.details:
+        if detail.Unpack(info):
+            return str(info.reason) if info.domain == "fanfold" else ""
+    return ""
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.containing_service.name}.{method.name}")
@@ -146,9 +165,13 @@ def test_no_input_is_the_services_fault(
         @settings(max_examples=calls, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(requests(method))
         def fuzz(sent: list[bytes]) -> None:
-            code, details = code_of(channel, method, sent)
-            assert code not in OURS_TO_AVOID, f"{code.name}: {details}"
-            assert "Traceback" not in details
+            error: Any = error_of(channel, method, sent)
+            if error is None or error.code() in MADE_BY_THE_CLIENT:
+                return
+            told = f"{error.code().name}: {error.details()}"
+            assert error.code() not in OURS_TO_AVOID, told
+            assert "Traceback" not in error.details()
+            assert re.fullmatch("[A-Z][A-Z0-9_]*", reason_of(error)), f"no google.rpc.ErrorInfo of ours with {told}"
 
         fuzz()
         assert answers(channel, "/grpc.health.v1.Health/Check", [b""], 5) == [b"\x08\x01"], "it does not serve any more"

@@ -51,6 +51,13 @@ async def dies(spec: AgentStepSpec, context: StepContext) -> str:
     return "alive"
 
 
+async def dies_when_let_through(spec: AgentStepSpec, context: StepContext) -> str:
+    await gated(spec, context)
+    print("out of luck")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
 async def exits(spec: AgentStepSpec, context: StepContext) -> str:
     raise SystemExit(3)
 

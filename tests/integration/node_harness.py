@@ -16,6 +16,7 @@ from executor_node.agents import AgentDefinition, OutputForm, PromptBy
 from executor_node.executions import Executions
 from executor_node.supervisor import linux
 from executor_node.supervisor.client import Supervision
+from executor_node.supervisor.liveness import SILENCE_LIMIT
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import (
     DEFAULT_POLICY,
@@ -169,6 +170,7 @@ async def running_node(
     prompt_bytes: int = 2**20,
     output_bytes: int = 2**20,
     shared_workers: int = 1,
+    silence_limit: float = SILENCE_LIMIT,
 ) -> AsyncIterator[NodeUnderTest]:
     """A node that works in `workspace`, offers `agents` and all of `node_agents`, and leaves no process behind."""
     limits = Limits(
@@ -178,8 +180,10 @@ async def running_node(
         output_bytes=output_bytes,
         shared_workers=shared_workers,
     )
+    supervision = Supervision.spawn(CLEAN_ENVIRONMENT)
+    supervision.silence_limit = silence_limit
     async with (
-        Supervision.spawn(CLEAN_ENVIRONMENT) as supervision,
+        supervision,
         SchemaValidator() as validator,
         Executions(
             node_name="node-under-test",

@@ -45,8 +45,10 @@ async def run(workspace: str, *steps: str) -> None:
         signalled.set()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, note_signal)
+    supervision = Supervision.inherit()
+    supervision.silence_limit = float(environment["SILENCE_LIMIT"])
     async with (
-        Supervision.inherit() as supervision,
+        supervision,
         SchemaValidator() as validator,
         Executions(
             node_name="supervised",

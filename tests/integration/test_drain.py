@@ -72,15 +72,14 @@ async def error_of(call: Responses) -> FanfoldError:
 
 
 @asynccontextmanager
-async def calls_in_mid_write(running: RunningMesh) -> AsyncIterator[tuple[list[Responses], list[Path]]]:
-    """Calls whose client reads no more, with far more to write to it than is on its way, and the one step left."""
-    large = [echo(str(number)) for number in range(6)]
+async def run_in_mid_write(running: RunningMesh) -> AsyncIterator[tuple[Responses, list[Path]]]:
+    """A run whose client reads no more, with far more to be written to it than is on its way, and its last step."""
     async with open_channel(running.coordinator.address) as channel:
-        run, execution = run_of(channel, *large, shell("last", WAITS)), execution_of(channel, echo("single"))
+        run = run_of(channel, *(echo(str(number)) for number in range(6)), shell("last", WAITS))
         assert await asyncio.wait_for(run.read(), 10) is not grpc.aio.EOF  # only then it goes on
         processes = await pids_of(running, 1)
         await until_in_flight(running, 1)
-        yield [run, execution], processes
+        yield run, processes
 
 
 async def pids_of(running: RunningMesh, count: int) -> list[Path]:
@@ -114,11 +113,10 @@ async def test_open_calls_are_told_that_the_coordinator_drains_and_their_steps_a
 
 @pytest.mark.contract("C43", "F1")
 async def test_a_drain_while_answers_are_written_is_as_clean(running: RunningMesh) -> None:
-    async with calls_in_mid_write(running) as (calls, processes):
+    async with run_in_mid_write(running) as (run, processes):
         with nothing_logged_as_error():
             await running.coordinator.drain(0.1)
-            for call in calls:
-                assert isinstance(await asyncio.wait_for(error_of(call), 10), Unavailable)
+            assert isinstance(await asyncio.wait_for(error_of(run), 10), Unavailable)
         assert not any(map(Path.exists, processes))
 
 
@@ -138,9 +136,8 @@ async def test_a_caller_that_cancels_leaves_nothing_behind_and_nothing_to_log(ru
 
 @pytest.mark.contract("C9", "F1")
 async def test_a_caller_that_cancels_while_answers_are_written_does_not_either(running: RunningMesh) -> None:
-    async with calls_in_mid_write(running) as (calls, processes):
+    async with run_in_mid_write(running) as (run, processes):
         with nothing_logged_as_error():
-            for call in calls:
-                call.cancel()
+            run.cancel()
             await until(lambda: not any(map(Path.exists, processes)), "the command is gone")
             await until_in_flight(running, 0)

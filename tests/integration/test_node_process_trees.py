@@ -218,3 +218,32 @@ async def test_leaving_the_node_ends_everything(tmp_path: Path) -> None:
     failures = [(await life.outcome()).failure for life in node.lives]
     assert {failure and failure.code for failure in failures} == {FailureCode.NODE_LOST}
     assert all(failure and failure.retryable for failure in failures)
+
+
+@pytest.mark.contract("F3", "F17", "C3")
+async def test_a_supervisor_that_hangs_is_killed_and_every_step_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = linux.send
+    monkeypatch.setattr(linux, "send", lambda pid, number: None if number == signal.SIGCONT else send(pid, number))
+    marker = new_marker()
+    async with running_node(tmp_path, silence_limit=1.5) as node:
+        await _start_trees(node, marker)
+        family = node.processes
+        os.kill(node.supervision.supervisor_pid, signal.SIGSTOP)  # and nothing wakes it: as good as hung
+        outcomes = [await life.outcome() for life in node.lives]
+        await eventually(lambda: not find_processes(marker))
+        await eventually(lambda: not any(map(is_alive, family)))
+        assert node.supervision.lost
+        assert node.executions.status().draining
+    assert {o.failure and o.failure.code for o in outcomes} == {FailureCode.NODE_LOST}
+
+
+@pytest.mark.contract("F1", "F3")
+async def test_a_step_that_stops_its_launcher_ends_when_it_has_ended(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        async with asyncio.timeout(5):
+            outcome = await node.run("shell", "kill -STOP $PPID; echo done; kill -STOP $PPID")
+        assert outcome.output == "done\n"
+        assert outcome.success
+        assert not node.processes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from executor_node.agents.builtin import BUILTIN_AGENTS
 from fanfold.model.step import FailureCode, StepPolicy, StepStarted
 from integration.node_harness import eventually, running_node
 
@@ -129,6 +130,57 @@ async def test_siblings_of_a_worker_that_died_once_run_again_and_are_told_nothin
         gate.touch()
         outcomes = await asyncio.gather(*(life.outcome() for life in lives))
     assert all(outcome.success and outcome.attempts == 1 for outcome in outcomes)
+
+
+@pytest.mark.contract("C12")
+async def test_of_many_steps_only_those_that_kill_their_worker_have_crashed(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        fatal = [node.start("dies_when_let_through-shared", str(tmp_path / "fatal")) for _ in range(2)]
+        lives = [node.start("gated-shared", str(gate)) for _ in range(10)]
+        await eventually(lambda: len(calls(gate)) == 10)
+        (tmp_path / "fatal").touch()
+        for life in fatal:
+            failure = (await life.outcome()).failure
+            assert failure is not None
+            assert (failure.code, failure.retryable) == (FailureCode.CRASHED, True)
+            assert "SIGKILL: out of luck" in failure.message
+        await eventually(lambda: len(calls(gate)) == 20)
+        late = node.start("gated-shared", str(gate))
+        await eventually(lambda: len(calls(gate)) == 21)
+        gate.touch()
+        outcomes = await asyncio.gather(*(life.outcome() for life in (*lives, late)))
+        assert len(node.processes) == 2  # the worker that steps share, and its launcher
+    assert all(outcome.success and outcome.output == "through" for outcome in outcomes)
+    suspects = calls(gate)[10:20]
+    assert len(set(suspects)) == len(suspects)
+    assert calls(gate)[20] not in suspects
+
+
+@pytest.mark.contract("C12")
+async def test_a_suspect_that_runs_apart_can_be_cancelled_and_can_time_out(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with running_node(tmp_path) as node:
+        cancelled = node.start("gated-shared", str(gate))
+        timed_out = node.start("gated-shared", str(gate), policy=StepPolicy(timeout=2.0))
+        await eventually(lambda: len(calls(gate)) == 2)
+        os.kill(int(calls(gate)[0]), signal.SIGKILL)
+        await eventually(lambda: len(calls(gate)) == 4)
+        node.cancel(cancelled)
+        outcomes = [await cancelled.outcome(), await timed_out.outcome()]
+        assert not node.processes
+    assert [o.failure and o.failure.code for o in outcomes] == [FailureCode.CANCELLED, FailureCode.TIMED_OUT]
+
+
+@pytest.mark.contract("C12")
+async def test_a_hostile_agent_does_not_hold_up_the_built_in_ones(tmp_path: Path) -> None:
+    async with running_node(tmp_path, BUILTIN_AGENTS["noop"]) as node:
+        node.executions.prestart()
+        blocker = node.start("blocks-shared", "3600")
+        await blocker.first_progress()
+        await asyncio.sleep(0.1)  # it blocks after a moment
+        assert (await node.run("noop", "hello")).output == "hello"
+        assert not blocker.has_ended
 
 
 @pytest.mark.contract("F4")

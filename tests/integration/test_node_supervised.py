@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from executor_node.supervisor import linux
+from executor_node.supervisor.liveness import SILENCE_LIMIT
 from integration.node_harness import CLEAN_ENVIRONMENT, HERE, PATIENCE, eventually, find_processes, is_alive, new_marker
 
 pytestmark = pytest.mark.process
@@ -46,7 +48,7 @@ class RunningProgram:
 
 
 @asynccontextmanager
-async def running(workspace: Path, *steps: str) -> AsyncIterator[RunningProgram]:
+async def running(workspace: Path, *steps: str, silence_limit: float = SILENCE_LIMIT) -> AsyncIterator[RunningProgram]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -54,7 +56,7 @@ async def running(workspace: Path, *steps: str) -> AsyncIterator[RunningProgram]
         "enter",
         str(workspace),
         *steps,
-        env=CLEAN_ENVIRONMENT | {"SECRET": SECRET, "PYTHONPATH": str(HERE.parent)},
+        env=CLEAN_ENVIRONMENT | {"SECRET": SECRET, "PYTHONPATH": str(HERE.parent), "SILENCE_LIMIT": str(silence_limit)},
         stdout=asyncio.subprocess.PIPE,
         limit=2**20,
     )
@@ -69,6 +71,11 @@ async def running(workspace: Path, *steps: str) -> AsyncIterator[RunningProgram]
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def linux_state(pid: int) -> str:
+    """The state of a process, as /proc tells it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def daemons(marker: str) -> tuple[str, ...]:
@@ -144,6 +151,58 @@ async def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         program.process.send_signal(signal.SIGTERM)
         assert await program.exit_code() == 1
         assert not find_processes(marker)
+
+
+@pytest.mark.contract("F2", "F5", "C19")
+async def test_when_the_runtime_stands_still_everything_is_gone_before_anybody_takes_it_for_dead(
+    tmp_path: Path,
+) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker), silence_limit=2.0) as program:
+        await all_daemons_run(marker)
+        await asyncio.sleep(2.2)  # it is not for having been started long ago
+        assert len(find_processes(marker)) >= 6
+        stopped_at = time.monotonic()
+        os.kill(program.runtime, signal.SIGSTOP)
+        assert await program.exit_code() == 1
+        assert 1 < time.monotonic() - stopped_at < 4
+        assert not find_processes(marker)
+        assert not is_alive(program.runtime)
+
+
+@pytest.mark.contract("F2", "F5", "C19")
+@pytest.mark.parametrize("first", ["runtime", "supervisor"])
+async def test_a_node_that_stood_still_as_a_whole_is_gone_when_it_goes_on(tmp_path: Path, first: str) -> None:
+    marker = new_marker()
+    async with running(tmp_path, *daemons(marker), silence_limit=2.0) as program:
+        await all_daemons_run(marker)
+        family = [program.process.pid, *linux.descendants_of(program.process.pid)]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(2.2)
+        awake = program.runtime if first == "runtime" else program.process.pid
+        os.kill(awake, signal.SIGCONT)
+        await asyncio.sleep(0.6)  # long enough for a runtime that goes on to ping
+        went_on_at = time.monotonic()
+        for pid in family:
+            linux.send(pid, signal.SIGCONT)
+        assert await program.exit_code() == 1
+        assert time.monotonic() - went_on_at < 2
+        assert not find_processes(marker)
+        assert not any(map(is_alive, family))
+
+
+async def test_a_supervisor_that_is_stopped_is_woken_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with running(tmp_path, "shell", "sleep 2; echo finished", silence_limit=2.0) as program:
+        await program.hear("event")
+        for _ in range(2):
+            program.process.send_signal(signal.SIGSTOP)
+            await eventually(lambda: linux_state(program.process.pid) == "T")
+            await eventually(lambda: linux_state(program.process.pid) != "T", patience=2)
+        assert (await program.hear("outcome"))["outcome"]["output"] == "finished\n"
+        program.process.send_signal(signal.SIGTERM)
+        await program.hear("drained")
+        assert await program.exit_code() == EXIT_CODE
 
 
 async def test_a_runtime_that_cannot_be_started_is_told(tmp_path: Path) -> None:

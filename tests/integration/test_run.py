@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from coordinator.placement.node import KnownNode
+from fanfold import Mesh
 from fanfold.errors import Aborted, InvalidArgument, ResourceExhausted
 from fanfold.model.run import EventDetail
-from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepProgressed, StepStarted
+from fanfold.model.step import StepEnded, StepEvent, StepProgressed, StepStarted
+from fanfold.ports import Rejection, RejectionReason
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
-from support.mesh import RunningMesh, running_mesh, until
+from support.mesh import RunningMesh, coordinator_alone, running_mesh, until, until_ready
 
 pytestmark = pytest.mark.process
 
@@ -189,14 +194,52 @@ async def test_a_request_id_that_is_under_way_is_not_started_twice(running: Runn
     assert result[0].success
 
 
+@pytest.fixture
+def rejections(monkeypatch: pytest.MonkeyPatch) -> Counter[RejectionReason]:
+    """Counts what nodes do not take."""
+    counted: Counter[RejectionReason] = Counter()
+    handle = KnownNode.execution_rejected
+
+    def count(node: KnownNode, execution_id: str, rejection: Rejection) -> None:
+        counted[rejection.reason] += 1
+        handle(node, execution_id, rejection)
+
+    monkeypatch.setattr(KnownNode, "execution_rejected", count)
+    return counted
+
+
 @pytest.mark.contract("C10")
-async def test_a_full_node_is_never_a_steps_failure(tmp_path: Path) -> None:
-    # The node takes fewer than it hints, so the coordinator runs into its limit again and again.
+async def test_one_coordinator_sends_a_node_no_more_than_it_takes(
+    tmp_path: Path, rejections: Counter[RejectionReason]
+) -> None:
     capacity = {"concurrency_hint": 32, "max_concurrent_steps": 3}
     async with running_mesh(tmp_path, node={"capacity": capacity}) as running:
         result = await running.mesh.parallel([step(str(n), "sleep", "0.02") for n in range(60)])
         assert all(outcome.success for outcome in result)
         assert {outcome.attempts for outcome in result} == {1}
+    assert not rejections
+
+
+@pytest.mark.contract("C10")
+async def test_a_node_that_rejects_because_it_is_full_is_never_a_steps_failure(
+    tmp_path: Path, rejections: Counter[RejectionReason]
+) -> None:
+    # Each coordinator knows of the other's steps by the node's last word only, so together they send too many.
+    capacity = {"concurrency_hint": 8, "max_concurrent_steps": 3}
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(running_mesh(tmp_path, node={"capacity": capacity}))
+        sources = {"static": [running.nodes[0].address]}
+        other = await stack.enter_async_context(coordinator_alone(name="other", nodes=sources))
+        mesh = await stack.enter_async_context(Mesh(other.address))
+        await until_ready(mesh, 1)
+        specs = [step(str(n), "sleep", "0.02") for n in range(60)]
+        results = await asyncio.gather(running.mesh.parallel(specs), mesh.parallel(specs))
+    for result in results:
+        assert [outcome.task_id for outcome in result] == [str(n) for n in range(60)]
+        assert [outcome.failure for outcome in result] == [None] * 60
+        assert {outcome.attempts for outcome in result} == {1}
+    assert rejections[RejectionReason.FULL] >= 1
+    assert set(rejections) == {RejectionReason.FULL}
 
 
 @pytest.mark.contract("C10")
@@ -226,19 +269,19 @@ async def test_a_step_that_blocks_its_event_loop_leaves_its_node_live(tmp_path: 
         assert outcome.attempts == 1
 
 
-@pytest.mark.contract("C12")
-async def test_a_node_that_stops_in_mid_run_loses_only_its_own_steps(tmp_path: Path) -> None:
+@pytest.mark.contract("C12", "C43")
+async def test_a_node_that_stops_in_mid_run_costs_no_step_and_no_attempt(tmp_path: Path) -> None:
+    once = {"policy": {"max_attempts": 1}}
     async with running_mesh(tmp_path, nodes=2, node={"capacity": {"concurrency_hint": 4}}) as running:
-        run = running.mesh.parallel([step(str(n), "sleep", "1" if n < 8 else "0.01") for n in range(40)])
-        task = asyncio.ensure_future(run)
+        specs = [{**step(str(n), "sleep", "1" if n < 8 else "0.01"), **once} for n in range(40)]
+        run = asyncio.ensure_future(running.mesh.parallel(specs))
         await until_in_flight(running, 8)
         await running.nodes[0].drain(0.1)
-        result = await task
-    lost = [outcome for outcome in result if not outcome.success]
-    assert 1 <= len(lost) <= 4
-    assert {outcome.failure and outcome.failure.code for outcome in lost} == {FailureCode.NODE_LOST}
-    assert {outcome.node for outcome in lost} == {"node-1"}
+        result = await run
+    assert [outcome.failure for outcome in result] == [None] * 40
     assert [outcome.task_id for outcome in result] == [str(n) for n in range(40)]
+    assert {outcome.attempts for outcome in result} == {1}
+    assert {outcome.node for outcome in result} == {"node-2"}
 
 
 async def until_in_flight(running: RunningMesh, count: int) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 
 class Proxy:
     """Passes bytes on to `target` as long as the test lets it."""
 
     def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+        self.retarget(target)
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -25,6 +24,11 @@ class Proxy:
         assert self._server is not None
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def retarget(self, target: str) -> None:
+        """Take new connections elsewhere: what is behind it was started again."""
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+
     def hold_up(self) -> None:
         """Pass nothing on, and tell nobody: what a partition looks like."""
         self._open.clear()
@@ -35,18 +39,21 @@ class Proxy:
 
     def cut(self) -> None:
         """Break all connections; new ones are taken."""
-        for writer in self._writers:
+        for writer in list(self._writers):
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with suppress(ConnectionError, OSError):
+        try:
             await self._open.wait()
             back, forth = await asyncio.open_connection(*self._target)
-            self._writers.add(forth)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pass_on(reader, forth))
-                tasks.create_task(self._pass_on(back, writer))
+        except OSError:
+            self._close(writer)  # nobody is there
+            return
+        self._writers.add(forth)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pass_on(reader, forth))
+            tasks.create_task(self._pass_on(back, writer))
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -54,10 +61,14 @@ class Proxy:
                 await self._open.wait()
                 writer.write(data)
                 await writer.drain()
-        except (ConnectionError, OSError):
+        except OSError:
             pass
         finally:
-            writer.close()
+            self._close(writer)
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.close()
 
     async def start(self) -> None:
         """Listen on a free port of loopback."""

@@ -63,9 +63,9 @@ class _Servicer(ExecutorNodeServicer):
 
 
 @asynccontextmanager
-async def serving_node(node: StrangeNode) -> AsyncIterator[str]:
-    """The address of a strange node that is up while the block lasts."""
+async def serving_node(node: StrangeNode, port: int = 0) -> AsyncIterator[str]:
+    """The address of a strange node that is up while the block lasts; port 0 takes a free one."""
     servicer = _Servicer(node)  # type: ignore[abstract]  # links are all that a coordinator asks for
     service = Service("fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server)
-    async with GrpcServer([service]) as server:
+    async with GrpcServer([service], port=port) as server:
         yield str(server.address)

@@ -15,6 +15,7 @@ from coordinator.placement.node import Execution, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Scope
+from coordinator.waiting import Waiting
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeStatus
 from fanfold.model.step import AgentStepSpec, StepEnded, StepOutcome, StepStarted
@@ -141,7 +142,7 @@ async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
 
 def execution() -> Execution:
     start = ExecutionStart(execution_id="e", run_id="r", epoch=1, spec=SPEC, progress=False)
-    return Execution(start, lambda _event: None)
+    return Execution(start, lambda _event: None, Waiting())
 
 
 async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancelled() -> None:

@@ -1,0 +1,183 @@
+"""Judges what happened in a run under faults: from the steps' outcomes and events, and from what executions wrote."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from fanfold.model.step import (
+    AttemptStarted,
+    StepEnded,
+    StepEvent,
+    StepOutcome,
+    StepProgressed,
+    StepStarted,
+)
+
+AFTER_WAKING = 0.5
+"""Seconds that a frozen node's executions may go on after it wakes up, although their steps run elsewhere by then.
+
+Nothing can prevent it: a process that wakes up runs before anybody can look at the clock and kill it (C19). While the
+node is frozen, and later than this, an execution beside another of its step is a fault.
+"""
+
+HANDING_BACK = 0.5
+"""Seconds around a drain in which its last executions may end, by clocks that were read a moment apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One life of a step, as it wrote it down itself. `alive` are the times at which it was, in seconds."""
+
+    name: str
+    task_id: str
+    node: str
+    pid: int
+    alive: tuple[float, ...]
+    has_ended: bool
+    """Whether it got to its end; if not, it was killed."""
+
+    @property
+    def began(self) -> float:
+        return self.alive[0]
+
+    @property
+    def last_alive(self) -> float:
+        return self.alive[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time in which something was done to a node."""
+
+    node: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """All that is known of a run. `task_ids` are the steps that were asked for, in that order."""
+
+    task_ids: Sequence[str]
+    outcomes: Sequence[StepOutcome]
+    events: Sequence[StepEvent]
+    executions: Sequence[Execution]
+    freezes: Sequence[Span] = field(default_factory=tuple)
+    drains: Sequence[Span] = field(default_factory=tuple)
+
+
+def executions_of(lines: Iterable[str]) -> list[Execution]:
+    """Read what executions wrote, in the order in which they began."""
+    alive: defaultdict[str, list[float]] = defaultdict(list)
+    about: dict[str, tuple[str, str, int]] = {}
+    ended: set[str] = set()
+    for line in lines:
+        what, name, time, task_id, node, pid = line.split()
+        about[name] = task_id, node, int(pid)
+        alive[name].append(float(time))
+        if what == "end":
+            ended.add(name)
+    found = [Execution(name, *about[name], tuple(sorted(alive[name])), name in ended) for name in about]
+    return sorted(found, key=lambda execution: execution.began)
+
+
+def complaints(history: History) -> list[str]:
+    """What is wrong with a run; nothing if all is well."""
+    found = [*_complaints_about_order(history)]
+    events: defaultdict[str, list[StepEvent]] = defaultdict(list)
+    for event in history.events:
+        events[event.task_id].append(event)
+    executions: defaultdict[str, list[Execution]] = defaultdict(list)
+    for execution in history.executions:
+        executions[execution.task_id].append(execution)
+    for task_id in sorted((events.keys() | executions.keys()) - set(history.task_ids)):
+        found.append(f"{task_id}: nobody asked for it")
+    outcomes = {outcome.task_id: outcome for outcome in history.outcomes}
+    for task_id in history.task_ids:
+        if (outcome := outcomes.get(task_id)) is None:
+            continue
+        of_step = [
+            *_complaints_about_events(events[task_id], outcome),
+            *_complaints_about_outcome(executions[task_id], outcome),
+            *_complaints_about_number(executions[task_id], outcome, history.drains),
+            *_complaints_about_overlap(executions[task_id], history.freezes),
+        ]
+        found += [f"{task_id}: {complaint}" for complaint in of_step]
+    return found
+
+
+def _complaints_about_order(history: History) -> Iterator[str]:
+    given = [outcome.task_id for outcome in history.outcomes]
+    if given != list(history.task_ids):
+        yield f"outcomes are not those of the steps, in their order: {given}"
+
+
+def _complaints_about_events(events: Sequence[StepEvent], outcome: StepOutcome) -> Iterator[str]:
+    kinds = [type(event) for event in events]
+    if kinds.count(StepStarted) != 1 or kinds[0] is not StepStarted:
+        yield f"it must start once, and first: {_names(kinds)}"
+    if kinds.count(StepEnded) != 1 or kinds[-1] is not StepEnded:
+        yield f"it must end once, and last: {_names(kinds)}"
+    if any(isinstance(event, StepEnded) and event.outcome != outcome for event in events):
+        yield "the outcome that was told is not the one that was given"
+    progress = [event.progress for event in events if isinstance(event, StepProgressed)]
+    attempts = [each.attempt for each in progress if isinstance(each, AttemptStarted)]
+    # An attempt that is lost with its node before that told of it is not heard of; a drained one may be told again.
+    if attempts != sorted(attempts) or any(not 2 <= attempt <= outcome.attempts for attempt in attempts):
+        yield f"attempts {attempts} were told of {outcome.attempts}"
+
+
+def _names(kinds: Iterable[type[StepEvent]]) -> str:
+    return ", ".join(kind.__name__ for kind in kinds) or "nothing"
+
+
+def _complaints_about_outcome(executions: Sequence[Execution], outcome: StepOutcome) -> Iterator[str]:
+    """Every step of a run can succeed; its outcome is that of its last execution, which ended."""
+    if not outcome.success:
+        yield f"failed after {outcome.attempts} attempts: {outcome.failure}"
+        return
+    by_name = {execution.name: execution for execution in executions}
+    source = by_name.get(outcome.output)
+    if source is None:
+        yield f"no execution gave its outcome, {outcome.output!r}"
+        return
+    if not source.has_ended:
+        yield f"its outcome is of {source.name}, which has not ended"
+    if source.node != outcome.node:
+        yield f"its outcome is of {source.node} and says {outcome.node}"
+    if source is not executions[-1]:
+        yield f"{executions[-1].name} began after {source.name}, which gave the outcome"
+
+
+def _complaints_about_number(
+    executions: Sequence[Execution], outcome: StepOutcome, drains: Sequence[Span]
+) -> Iterator[str]:
+    handed_back = sum(_was_handed_back(execution, drains) for execution in executions)
+    if len(executions) > outcome.attempts + handed_back:
+        yield f"ran {len(executions)} times in {outcome.attempts} attempts, {handed_back} handed back"
+
+
+def _was_handed_back(execution: Execution, drains: Sequence[Span]) -> bool:
+    """Whether a draining node may have stopped it, which costs no attempt (C43)."""
+    return not execution.has_ended and any(
+        drain.node == execution.node
+        and drain.began - HANDING_BACK <= execution.last_alive <= drain.ended + HANDING_BACK
+        for drain in drains
+    )
+
+
+def _complaints_about_overlap(executions: Sequence[Execution], freezes: Sequence[Span]) -> Iterator[str]:
+    for first, second in combinations(executions, 2):
+        beside = [time for time in first.alive if time > second.began and not _just_woke(first.node, time, freezes)]
+        if beside:
+            yield (
+                f"{first.name} on {first.node} was alive {beside[-1] - second.began:.3f} s after {second.name} "
+                f"had begun on {second.node}, at {second.began:.3f}"
+            )
+
+
+def _just_woke(node: str, time: float, freezes: Sequence[Span]) -> bool:
+    return any(freeze.node == node and freeze.ended <= time <= freeze.ended + AFTER_WAKING for freeze in freezes)
