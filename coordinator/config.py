@@ -60,7 +60,8 @@ class Placement(_Section):
     retry_most: Seconds = 30.0
     """Most seconds before any attempt."""
     cancel_wait: Seconds = 9.0
-    """Longest wait for a cancelled step to be gone; longer than the nodes' `step.stop_grace`."""
+    """Longest wait for a cancelled step to be gone; longer than the nodes' `step.stop_grace`. A node whose link is down
+    is told when it is back, or kills the step when its lease ends."""
 
 
 class CoordinatorConfig(_Section):

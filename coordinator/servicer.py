@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc.aio
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from coordinator.placement.discovery import announced
 from coordinator.placement.nodes import Nodes
 from coordinator.runs import Opening, Runs
-from fanfold.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, Unimplemented
+from fanfold.errors import DeadlineExceeded, FailedPrecondition, FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.model.validation import parse_request_id, parse_spec, parse_specs
@@ -34,6 +34,10 @@ ANONYMOUS = "anonymous"
 
 ANNOUNCE_WITHIN = 10.0
 """Seconds within which a node repeats its announcement."""
+
+NEXT_MESSAGE_SECONDS = 0.5
+MAX_REFUSED_MESSAGES = 1000
+"""How long and for how much more of a request that is refused already is waited: as long as it keeps coming."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -60,7 +64,7 @@ class CoordinatorServicer(GeneratedServicer):
         self, request_iterator: AsyncIterator[pb.RunRequest], context: Context
     ) -> AsyncIterator[pb.RunResponse]:
         """Run a fan-out while the stream lasts."""
-        opening, specs = await self._read_run(request_iterator)
+        opening, specs = await self._read_whole(aiter(request_iterator))
         async with self._runs.parallel(opening, specs) as feed:
             while events := await feed.read():
                 for response in _run_responses(events):
@@ -122,6 +126,17 @@ class CoordinatorServicer(GeneratedServicer):
         async with aclosing(self._nodes.watch()) as changes:
             async for change in changes:
                 yield pb.WatchNodesResponse(nodes=map(view_to_proto, change.nodes), forgotten=change.forgotten)
+
+    async def _read_whole(self, requests: AsyncIterator[pb.RunRequest]) -> tuple[Opening, list[AgentStepSpec]]:
+        """The request, or why it is refused; told after its last message, or gRPC clients would fail at sending it."""
+        try:
+            return await self._read_run(requests)
+        except FanfoldError:
+            with suppress(TimeoutError, StopAsyncIteration):
+                for _ in range(MAX_REFUSED_MESSAGES):
+                    async with asyncio.timeout(NEXT_MESSAGE_SECONDS):
+                        await anext(requests)
+            raise
 
     async def _read_run(self, requests: AsyncIterator[pb.RunRequest]) -> tuple[Opening, list[AgentStepSpec]]:
         opening: Opening | None = None

@@ -29,7 +29,7 @@ async def follow_dns(nodes: Nodes, name: Address, *, interval: float) -> None:
     while True:
         try:
             found = await _resolve(name)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for labels that are too long or empty
             _log.warning("cannot resolve %s: %s", name, error)
         else:
             for address in found - wanted:

@@ -82,7 +82,7 @@ class MeshExecutor:
             return await self._execute(spec, StepLife(spec, on_event))
 
     async def _execute(self, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
-        attempt = _Attempt(1, life)
+        attempt = _Attempt(spec.task_id, 1, life)
         while True:
             outcome = await self._run_attempt(spec, attempt)
             failure = outcome.failure
@@ -106,7 +106,7 @@ class MeshExecutor:
             finally:
                 self._mesh.queue.release(node)
             if not isinstance(ending, Rejection):
-                return await self._accept(spec, ending)
+                return await self._accept(spec, node.node.name, ending)
             if ending.reason is RejectionReason.STALE_EPOCH:
                 return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
             if ending.reason is RejectionReason.FULL:
@@ -132,7 +132,7 @@ class MeshExecutor:
                     await execution.wait()
             raise
 
-    async def _accept(self, spec: AgentStepSpec, ending: StepOutcome | Lost) -> StepOutcome:
+    async def _accept(self, spec: AgentStepSpec, node: str, ending: StepOutcome | Lost) -> StepOutcome:
         if isinstance(ending, Lost):
             message = f"node {ending.node} was lost while the step ran there"
             lost = failed(spec, FailureCode.NODE_LOST, message, retryable=True)
@@ -140,7 +140,7 @@ class MeshExecutor:
             if ending.started is None:
                 return lost
             return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
-        ending = _consistent(ending, spec)
+        ending = _consistent(ending, spec, node)
         if spec.output_schema is None or not ending.success:
             return ending
         structured = await structured_value(self._mesh.validator, spec.output_schema, ending.structured)
@@ -158,19 +158,22 @@ class MeshExecutor:
 class _Attempt:
     """One attempt of a step, and what the attempts before it came to."""
 
-    __slots__ = ("_before", "_life", "number")
+    __slots__ = ("_before", "_life", "_task_id", "number")
 
-    def __init__(self, number: int, life: StepLife, before: StepOutcome | None = None) -> None:
+    def __init__(self, task_id: str, number: int, life: StepLife, before: StepOutcome | None = None) -> None:
+        self._task_id = task_id
         self.number = number
         self._life = life
         self._before = before
 
     def next(self, outcome: StepOutcome) -> _Attempt:
         """The attempt after this one, which came to `outcome` together with those before it."""
-        return _Attempt(self.number + 1, self._life, outcome)
+        return _Attempt(self._task_id, self.number + 1, self._life, outcome)
 
     def tell(self, event: StepEvent) -> None:
         """Tell what the attempt says; a further one's start is progress of the step (C11)."""
+        if event.task_id != self._task_id:
+            event = replace(event, task_id=self._task_id)
         if isinstance(event, StepStarted) and self._before is not None and self._before.failure is not None:
             began = AttemptStarted(attempt=self.number, node=event.node, cause=self._before.failure)
             event = StepProgressed(task_id=event.task_id, time=event.time, progress=began)
@@ -197,10 +200,13 @@ def _sum(one: Usage, other: Usage) -> Usage:
     )
 
 
-def _consistent(outcome: StepOutcome, spec: AgentStepSpec) -> StepOutcome:
+def _consistent(outcome: StepOutcome, spec: AgentStepSpec, node: str) -> StepOutcome:
     """What a node sent, made to say what outcomes promise whatever the node is (C2)."""
-    if outcome.task_id != spec.task_id or outcome.agent != spec.agent:
-        outcome = replace(outcome, task_id=spec.task_id, agent=spec.agent)
+    told = outcome.task_id, outcome.agent, outcome.node
+    if told != (spec.task_id, spec.agent, node):
+        outcome = replace(outcome, task_id=spec.task_id, agent=spec.agent, node=node)
+    if outcome.attempts > 1:
+        outcome = replace(outcome, attempts=1)
     if outcome.success is (outcome.failure is None):
         return outcome
     if outcome.success:

@@ -15,6 +15,9 @@ from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason
 
+_LONGEST_FULL_SECONDS = 60.0
+"""Most that a node that says to be full is left alone, whatever it says."""
+
 _DRAINING = "it finishes what it runs and stops"
 
 
@@ -221,7 +224,7 @@ class KnownNode:
         """The node did not take an execution (LinkListener)."""
         if rejection.reason is RejectionReason.FULL:
             loop = asyncio.get_running_loop()
-            self._full_until = loop.time() + rejection.retry_delay
+            self._full_until = loop.time() + min(rejection.retry_delay, _LONGEST_FULL_SECONDS)
         elif rejection.reason is RejectionReason.DRAINING:
             self._become(NodeState.DRAINING, _DRAINING)
         elif rejection.reason is RejectionReason.AGENT_NOT_OFFERED and execution_id in self._executions:

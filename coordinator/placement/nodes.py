@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextvars import Context
 from types import TracebackType
 
 import structlog
@@ -69,7 +70,10 @@ class Nodes:
             known.admit = self._admit
             self._known[address] = known
             assert self._tasks is not None, "Nodes is entered before nodes are wanted"
-            self._dialling[address] = self._tasks.create_task(self._keep_link(known), name=f"link {address}")
+            # In a context of its own: whoever announced the node has nothing to do with what becomes of it.
+            self._dialling[address] = self._tasks.create_task(
+                self._keep_link(known), name=f"link {address}", context=Context()
+            )
             self._tell_watchers(known)
 
     def unwant(self, address: str) -> None:
@@ -110,30 +114,32 @@ class Nodes:
             if known is not None and (view := known.view()) != before:
                 told[address] = view
                 nodes.append(view)
-            elif known is None and before is not None:
-                forgotten.append(told.pop(address).node.name)
+            elif known is None and before is not None and (name := told.pop(address).node.name):
+                forgotten.append(name)
         return NodesChanged(nodes=tuple(nodes), forgotten=tuple(forgotten))
 
     async def _keep_link(self, known: KnownNode) -> None:
-        attempts = 0
+        failures = 0
         while self._wanted[known.address] > 0 or known.holds_executions():
-            connected_before = known.node.boot_id
-            try:
-                await self._dialer.hold_link(known.address, known)
-            except FanfoldError as error:
-                reason = error
-            except Exception:  # one node's oddity must not take the others down
-                _log.exception("link failed", node=known.node.name, address=known.address)
-                reason = InternalError("its link failed; the coordinator's log says why")
-            else:
-                reason = Unavailable("the node closed its link")
-            attempts = 0 if known.node.boot_id != connected_before else attempts + 1
+            reason = await self._hold_link(known)
+            failures = 1 if known.is_linked() else failures + 1
             if known.is_linked():
                 _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
             known.lost(reason)
             self._tell_watchers(known)
-            await asyncio.sleep(full_jitter(attempts + 1, first=0.05, most=self._redial_delay))
+            await asyncio.sleep(full_jitter(failures, first=0.1, most=self._redial_delay))
         self._forget(known)
+
+    async def _hold_link(self, known: KnownNode) -> FanfoldError:
+        """Hold a link for as long as it lasts. Returns why it ended."""
+        try:
+            await self._dialer.hold_link(known.address, known)
+        except FanfoldError as error:
+            return error
+        except Exception:  # one node's oddity must not take the others down
+            _log.exception("link failed", node=known.node.name, address=known.address)
+            return InternalError("its link failed; the coordinator's log says why")
+        return Unavailable("the node closed its link")
 
     def _forget(self, known: KnownNode) -> None:
         del self._known[known.address], self._dialling[known.address], self._wanted[known.address]
@@ -142,12 +148,14 @@ class Nodes:
     def _admit(self, known: KnownNode, node: Node) -> None:
         """Refuse a second link to a node, and take a new life of one as proof that the former is over."""
         for other in self:
-            if other is not known and other.node.name == node.name and other.node.boot_id != node.boot_id:
+            if other is known or other.node.name != node.name:
+                continue
+            if other.is_linked():
+                same = other.node.boot_id == node.boot_id
+                what = f"node {node.name!r} is already" if same else f"another node that is called {node.name!r} is"
+                raise FailedPrecondition(f"{what} linked at {other.address}")
+            if other.node.boot_id != node.boot_id:
                 other.proved_dead()
-            if other is not known and other.node.name == node.name and other.is_linked():
-                if other.node.boot_id == node.boot_id:
-                    raise FailedPrecondition(f"node {node.name!r} is already linked by its address {other.address}")
-                raise FailedPrecondition(f"another node that is called {node.name!r} is linked at {other.address}")
 
     def _changed(self, known: KnownNode, change: Change) -> None:
         if change is Change.OFFER and known.is_linked():

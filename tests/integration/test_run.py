@@ -114,6 +114,14 @@ async def test_a_request_that_breaks_off_starts_nothing(running: RunningMesh, tm
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.contract("C39", "C41")
+async def test_a_request_that_is_refused_while_it_is_sent_is_told_why(tmp_path: Path) -> None:
+    async with running_mesh(tmp_path, coordinator={"limits": {"run_bytes": 3_000_000}}) as running:
+        for _ in range(5):
+            with pytest.raises(InvalidArgument, match=r"limits\.run_bytes"):
+                await running.mesh.parallel([step(str(n), prompt="x" * 1_000_000) for n in range(30)])
+
+
 @pytest.mark.contract("C12")
 async def test_nothing_in_nothing_out(running: RunningMesh) -> None:
     result = await running.mesh.parallel([])
