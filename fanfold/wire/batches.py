@@ -11,6 +11,9 @@ MAX_BATCH_BYTES = 1_048_576
 """A message takes no further element after this. The largest single element fits on top: clients that are not ours
 refuse messages above 4 MiB unless told otherwise."""
 
+MAX_FRAME_BYTES = 192 * 1024
+"""The same on links, where many runs share a stream: small enough that nobody's fat step holds up the others."""
+
 MAX_BATCH_ELEMENTS = 1000
 
 Element = TypeVar("Element")
@@ -18,7 +21,11 @@ Batch = TypeVar("Batch", bound=Message)
 
 
 def batches(
-    elements: Iterable[Element], new_batch: Callable[[], Batch], add: Callable[[Element, Batch], Message]
+    elements: Iterable[Element],
+    new_batch: Callable[[], Batch],
+    add: Callable[[Element, Batch], Message],
+    *,
+    max_bytes: int = MAX_BATCH_BYTES,
 ) -> Iterator[Batch]:
     """Messages with all elements in order; none for no elements.
 
@@ -28,7 +35,7 @@ def batches(
     for element in elements:
         size += add(element, batch).ByteSize()
         count += 1
-        if size >= MAX_BATCH_BYTES or count >= MAX_BATCH_ELEMENTS:
+        if size >= max_bytes or count >= MAX_BATCH_ELEMENTS:
             yield batch
             batch, count, size = new_batch(), 0, 0
     if count:
