@@ -51,17 +51,25 @@ def read_proofs(tests: Path) -> defaultdict[str, set[str]]:
     """For each rule the tests that are marked with it, as path::name."""
     proofs: defaultdict[str, set[str]] = defaultdict(set)
     for path in sorted(tests.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        module = ast.parse(path.read_text())
+        everywhere = [rule for node in module.body if _is_pytestmark(node) for rule in _rules_in(node)]
+        for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                for rule in _marked(node):
+                marked = [rule for decorator in node.decorator_list for rule in _rules_in(decorator)]
+                for rule in [*marked, *(everywhere if node.name.startswith("test_") else [])]:
                     proofs[rule].add(f"{path.relative_to(tests.parent)}::{node.name}")
     return proofs
 
 
-def _marked(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[str]:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.contract":
-            for argument in decorator.args:
+def _is_pytestmark(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["pytestmark"]
+
+
+def _rules_in(node: ast.AST) -> Iterator[str]:
+    """The rules that `pytest.mark.contract` names anywhere within."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.contract":
+            for argument in call.args:
                 if isinstance(argument, ast.Constant):
                     yield str(argument.value)
 
