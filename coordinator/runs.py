@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.combinators.parallel import parallel, refuse_duplicates
+from coordinator.combinators.parallel import fan_out, refuse_duplicates
 from coordinator.config import Limits
 from coordinator.scope import Scope
 from fanfold.background import background
@@ -30,8 +30,8 @@ from fanfold.model.run import (
     StepCounts,
     WaitingChanged,
 )
-from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepProgressed, StepStarted
-from fanfold.ports import AgentExecutor
+from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
+from fanfold.ports import AgentExecutor, OnStepEvent
 from fanfold.schema import SchemaValidator
 
 WAITING_INTERVAL = 0.5
@@ -181,7 +181,7 @@ class _Account:
         log.info("run started", steps=self._total)
         try:
             async with background(self._tell_waiting()):
-                await parallel(executor, specs, self._on_step)
+                await fan_out(_Paced(executor, self._feed, self._scope), specs, self._on_step, _let_go)
         except asyncio.CancelledError:
             log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
             raise
@@ -211,7 +211,8 @@ class _Account:
             else:
                 self._failed += 1
         if _is_wanted(event, self._detail, self._feed):
-            self._feed.push(RunStepEvent(sequence=self._number(), time=event.time, index=index, event=event))
+            weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
+            self._feed.push(RunStepEvent(sequence=self._number(), time=event.time, index=index, event=event), weight)
 
     def _number(self) -> int:
         self._sequence += 1
@@ -236,3 +237,25 @@ def _is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Fee
     if isinstance(event, StepProgressed):
         return detail is EventDetail.PROGRESS and feed.has_room()
     return detail is not EventDetail.OUTCOMES
+
+
+class _Paced:
+    """An executor that begins no further step while the run's caller has a lot to read already (F15)."""
+
+    def __init__(self, executor: AgentExecutor, feed: Feed[RunEvent], scope: Scope) -> None:
+        self._executor = executor
+        self._feed = feed
+        self._waiting = scope.waiting
+
+    def concurrency_hint(self) -> int:
+        return self._executor.concurrency_hint()
+
+    async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
+        if self._feed.is_heavy():
+            with self._waiting.step(), self._waiting.on("its caller, which has much to read"):
+                await self._feed.room()
+        return await self._executor.execute_step(spec, on_event)
+
+
+def _let_go(_index: int, _outcome: StepOutcome) -> None:
+    """The caller is told each outcome by its event; nothing here holds it any longer than that."""

@@ -12,6 +12,9 @@ from fanfold.background import background
 MAX_WAITING = 10_000
 """Events a reader may be behind before progress is no longer told to it; what is not progress always is."""
 
+MAX_WEIGHT_WAITING = 32 * 2**20
+"""Weight of waiting events, in characters, from which on `room` waits for the reader."""
+
 Event = TypeVar("Event")
 
 
@@ -20,19 +23,33 @@ class Feed(Generic[Event]):
 
     def __init__(self) -> None:
         self._waiting: list[Event] = []
+        self._weight = 0
+        self._light = asyncio.Event()
+        self._light.set()
         self._wake = asyncio.Event()
         self._closed = False
         self._read_before = False
         self._delivered = asyncio.Event()
 
-    def push(self, event: Event) -> None:
-        """Add an event that must be told."""
+    def push(self, event: Event, weight: int = 0) -> None:
+        """Add an event that must be told; `weight` is what it holds in memory, in characters."""
         self._waiting.append(event)
+        self._weight += weight
+        if self._weight > MAX_WEIGHT_WAITING:
+            self._light.clear()
         self._wake.set()
 
     def has_room(self) -> bool:
         """Whether the reader is near enough for progress to be worth telling."""
         return len(self._waiting) < MAX_WAITING
+
+    def is_heavy(self) -> bool:
+        """Whether so much waits for the reader that no more should be made."""
+        return not self._light.is_set()
+
+    async def room(self) -> None:
+        """Wait while it is heavy (F15)."""
+        await self._light.wait()
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -57,6 +74,8 @@ class Feed(Generic[Event]):
             self._wake.clear()
             await self._wake.wait()
         waiting, self._waiting = self._waiting, []
+        self._weight = 0
+        self._light.set()
         return waiting
 
 

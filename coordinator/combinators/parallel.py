@@ -19,6 +19,9 @@ HINT_INTERVAL = 0.2
 OnIndexedEvent = Callable[[int, StepEvent], None]
 """Takes a step's position in the input, from 0, and its event; must not block and must not raise."""
 
+OnIndexedOutcome = Callable[[int, StepOutcome], None]
+"""Takes a step's position in the input, from 0, and its outcome; must not block and must not raise."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,10 +37,20 @@ async def parallel(
         InvalidArgument: a task id is given twice; nothing was started.
         asyncio.CancelledError: this call was cancelled; so were its steps, and they are gone.
     """
+    outcomes: dict[int, StepOutcome] = {}
+    await fan_out(executor, specs, on_event, outcomes.__setitem__)
+    return [outcomes[index] for index in range(len(specs))]
+
+
+async def fan_out(
+    executor: AgentExecutor,
+    specs: Sequence[AgentStepSpec],
+    on_event: OnIndexedEvent | None,
+    on_outcome: OnIndexedOutcome,
+) -> None:
+    """As `parallel`, for callers that take each outcome as it comes and need not hold them all."""
     refuse_duplicates(specs)
-    fan_out = _FanOut(executor, specs, on_event)
-    await fan_out.run()
-    return fan_out.outcomes()
+    await _FanOut(executor, specs, on_event, on_outcome).run()
 
 
 def refuse_duplicates(specs: Sequence[AgentStepSpec], *, path: str = "steps") -> None:
@@ -56,12 +69,16 @@ class _FanOut:
     """A fixed set of worker tasks, each taking the next step: far cheaper than a task for each of 100,000 steps."""
 
     def __init__(
-        self, executor: AgentExecutor, specs: Sequence[AgentStepSpec], on_event: OnIndexedEvent | None
+        self,
+        executor: AgentExecutor,
+        specs: Sequence[AgentStepSpec],
+        on_event: OnIndexedEvent | None,
+        on_outcome: OnIndexedOutcome,
     ) -> None:
         self._executor = executor
         self._specs = specs
         self._on_event = on_event
-        self._outcomes: list[StepOutcome | None] = [None] * len(specs)
+        self._on_outcome = on_outcome
         self._next: Iterator[int] = iter(range(len(specs)))
         self._workers = 0
         self._all_taken = asyncio.Event()
@@ -76,9 +93,6 @@ class _FanOut:
                     tasks.create_task(self._work())
                 await _wait(self._all_taken, HINT_INTERVAL)
 
-    def outcomes(self) -> list[StepOutcome]:
-        return [outcome for outcome in self._outcomes if outcome is not None]
-
     def _wanted(self) -> int:
         return max(1, self._executor.concurrency_hint())
 
@@ -89,7 +103,7 @@ class _FanOut:
                 if index is None:
                     self._all_taken.set()
                     return
-                self._outcomes[index] = await self._run_step(index)
+                self._on_outcome(index, await self._run_step(index))
         finally:
             self._workers -= 1
 

@@ -250,7 +250,7 @@ async def test_a_node_that_rejects_because_it_is_full_is_never_a_steps_failure(
     assert set(rejections) == {RejectionReason.FULL}
 
 
-@pytest.mark.contract("C10")
+@pytest.mark.contract("C10", "C45")
 async def test_two_callers_share_a_full_node_and_both_get_through(tmp_path: Path) -> None:
     capacity = {"concurrency_hint": 4, "max_concurrent_steps": 4}
     async with running_mesh(tmp_path, node={"capacity": capacity}) as running:
@@ -304,3 +304,25 @@ async def until_none_in_flight(running: RunningMesh) -> None:
 
 def test_detail_levels_are_the_protos() -> None:
     assert [f"EVENT_DETAIL_{detail.name}" for detail in EventDetail] == list(run_pb2.EventDetail.keys())[1:]
+
+
+@pytest.mark.contract("F15")
+async def test_a_caller_that_does_not_read_makes_no_heap_of_outcomes(running: RunningMesh) -> None:
+    # 300 outputs of half a MiB; what a caller has not read is bounded by some tens of MiB.
+    specs = [message(str(n), "shell", "head -c 500000 /dev/zero | tr '\\0' x") for n in range(300)]
+    async with open_channel(running.coordinator.address) as channel:
+        call = CoordinatorStub(channel).Run(iter([OPEN, steps(*specs)]))
+        ended = 0
+        async for response in call:
+            ended += sum(event.step.event.HasField("ended") for event in response.events)
+            if ended:
+                break
+        await until_none_in_flight(running)
+        for _ in range(15):  # it stands still, because nobody reads
+            await asyncio.sleep(0.1)
+            assert [view.steps_in_flight for view in await running.mesh.nodes()] == [0]
+        left = [event async for response in call for event in response.events]
+    ended += sum(event.step.event.HasField("ended") for event in left)
+    assert ended == 300
+    waited_on = [event.waiting.waiting_on for event in left if event.HasField("waiting")]
+    assert waited_on[:1] == ["its caller, which has much to read"]
