@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
 
 from fanfold.cli.connection import connected
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_json, show_table, tell
 from fanfold.cli.tables import Table, cell
 from fanfold.model.node import Agent, NodeState, NodeView
+from fanfold.model.validation import node_view_to_json
 
 _STYLES = {NodeState.READY: "green", NodeState.LOST: "red"}
 
@@ -20,7 +19,7 @@ def show_nodes(server: str | None, *, as_json: bool) -> None:
     """Print the nodes that the coordinator knows. Raises Unavailable when it cannot be reached."""
     views = run_interruptibly(_views(server))
     if as_json:
-        show_json("nodes", map(node_to_json, views))
+        show_json("nodes", map(node_view_to_json, views))
         return
     rows = Table("NAME", "STATE", "ADDRESS", "HINT", "RUNNING", "AGENTS", "LABELS", "WAITING ON", whole=["STATE"])
     for view in views:
@@ -64,30 +63,6 @@ def offers(views: Sequence[NodeView]) -> list[tuple[Agent, int]]:
                 agents.setdefault(agent.name, agent)
                 counts[agent.name] = counts.get(agent.name, 0) + 1
     return [(agents[name], counts[name]) for name in sorted(agents)]
-
-
-def node_to_json(view: NodeView) -> dict[str, Any]:
-    """A node as one flat object."""
-    node = view.node
-    return {
-        "name": node.name,
-        "state": view.state,
-        "address": view.address,
-        "waiting_on": view.waiting_on,
-        "state_changed_at": _time_to_json(view.state_changed_at),
-        **asdict(node.status),
-        "steps_in_flight": view.steps_in_flight,
-        "labels": dict(node.labels),
-        "agents": [asdict(agent) for agent in node.agents],
-        "workspace": asdict(node.workspace),
-        "boot_id": node.boot_id,
-        "version": node.version,
-    }
-
-
-def _time_to_json(time: datetime | None) -> str | None:
-    """RFC 3339 in UTC, as outcomes have it."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z") if time else None
 
 
 async def _views(server: str | None) -> list[NodeView]:

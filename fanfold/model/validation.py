@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.checks import Label
+from fanfold.model.node import NodeView
 from fanfold.model.step import AgentStepSpec, StepOutcome
 
 _NOT_JSON = {"unknown_fields"}
@@ -84,6 +85,12 @@ def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:
 def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
     """The JSON form of an outcome: snake_case names, times in RFC 3339 (C5)."""
     form: dict[str, Any] = _adapter(StepOutcome).dump_python(outcome, mode="json", exclude=_NOT_JSON)
+    return form
+
+
+def node_view_to_json(view: NodeView) -> dict[str, Any]:
+    """The JSON form of a node as the coordinator sees it: snake_case names, lower-case states, times in RFC 3339."""
+    form: dict[str, Any] = _adapter(NodeView).dump_python(view, mode="json")
     return form
 
 

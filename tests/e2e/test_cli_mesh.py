@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -223,7 +224,10 @@ def test_an_interrupted_fan_out_ends_when_its_processes_are_gone(up: Up, number:
         assert process.wait(DEADLINE) == code
         assert with_argument(seconds) == []
         assert codes_of(process) == ["CANCELLED"] * 3
-    until(lambda: all(node["running_steps"] == 0 for node in nodes_of(up)), "no step is counted as running")
+    until(
+        lambda: all(node["node"]["status"]["running_steps"] == 0 for node in nodes_of(up)),
+        "no step is counted as running",
+    )
 
 
 def codes_of(process: subprocess.Popen[str]) -> list[str | None]:
@@ -247,7 +251,13 @@ def begun_slow_then_quick(up: Up, *options: str) -> subprocess.Popen[str]:
     return process
 
 
-def in_flight(node: dict[str, object]) -> int:
+def running_steps(node: dict[str, Any]) -> int:
+    steps = node["node"]["status"]["running_steps"]
+    assert isinstance(steps, int)
+    return steps
+
+
+def in_flight(node: dict[str, Any]) -> int:
     steps = node["steps_in_flight"]
     assert isinstance(steps, int)
     return steps
@@ -316,8 +326,8 @@ def test_a_second_ctrl_c_does_not_wait(up: Up) -> None:
     until(lambda: not with_argument(seconds), "the mesh cleans up nevertheless")
 
 
-def nodes_of(up: Up) -> list[dict[str, object]]:
-    nodes: list[dict[str, object]] = json.loads(fanfold("nodes", "--json", server=up.server).stdout)["nodes"]
+def nodes_of(up: Up) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = json.loads(fanfold("nodes", "--json", server=up.server).stdout)["nodes"]
     return nodes
 
 
@@ -329,7 +339,8 @@ def test_nodes_are_listed(up: Up) -> None:
         ["node-1", "ready", up.address_of("node-1"), "5"],
         ["node-2", "ready", up.address_of("node-2"), "5"],
     ]
-    assert [(node["name"], node["state"], node["concurrency_hint"]) for node in nodes_of(up)] == [
+    told = [(node["node"]["name"], node["state"], node["node"]["status"]["concurrency_hint"]) for node in nodes_of(up)]
+    assert told == [
         ("node-1", "ready", 5),
         ("node-2", "ready", 5),
     ]

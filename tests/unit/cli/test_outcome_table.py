@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.cells import cell_len
 
-from fanfold.cli.nodes import node_to_json, offers
+from fanfold.cli.nodes import offers
 from fanfold.cli.outcomes import View, outcome_table, show_outcomes, summary
 from fanfold.cli.output import lasted
 from fanfold.cli.printable import printable
 from fanfold.cli.tables import GAP, Table, cell
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import FailureCode, SourceAnchor, StepFailure, StepOutcome
-from fanfold.model.validation import outcome_from_json
+from fanfold.model.validation import node_view_to_json, outcome_from_json
 
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GOOD = StepOutcome(
@@ -199,23 +199,27 @@ def test_agents_are_counted_on_ready_nodes_only() -> None:
 
 
 def test_a_node_in_json() -> None:
-    form = json.loads(json.dumps(node_to_json(_view("one", NodeState.LOST, "a"))))
+    form = json.loads(json.dumps(node_view_to_json(_view("one", NodeState.LOST, "a"))))
     assert form == {
-        "name": "one",
-        "state": "lost",
+        "node": {
+            "name": "one",
+            "boot_id": "b1",
+            "agents": [{"name": "a", "description": "from one", "kind": "python", "isolation": "shared"}],
+            "labels": {"zone": "a"},
+            "workspace": {"source": "directory", "revision": ""},
+            "status": {
+                "concurrency_hint": 16,
+                "max_concurrent_steps": 64,
+                "running_steps": 3,
+                "draining": False,
+            },
+            "version": "1.2",
+        },
         "address": "127.0.0.1:1",
+        "state": "lost",
+        "steps_in_flight": 2,
         "waiting_on": "",
         "state_changed_at": "2026-01-02T03:04:05Z",
-        "concurrency_hint": 16,
-        "max_concurrent_steps": 64,
-        "running_steps": 3,
-        "draining": False,
-        "steps_in_flight": 2,
-        "labels": {"zone": "a"},
-        "agents": [{"name": "a", "description": "from one", "kind": "python", "isolation": "shared"}],
-        "workspace": {"source": "directory", "revision": ""},
-        "boot_id": "b1",
-        "version": "1.2",
     }
 
 
