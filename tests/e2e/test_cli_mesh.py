@@ -492,7 +492,7 @@ def test_a_node_that_dies_in_the_midst_of_a_run_is_started_again(tmp_path: Path)
 
 def are_ready(up: Up) -> bool:
     """Whether both nodes are ready where the table says, and the second one has begun a new life."""
-    nodes = [(node["name"], node["state"], node["address"]) for node in nodes_of(up)]
+    nodes = [(node["node"]["name"], node["state"], node["address"]) for node in nodes_of(up)]
     return has_lived(up, "node-2", 2) and nodes == [
         (name, "ready", up.address_of(name)) for name in ("node-1", "node-2")
     ]
