@@ -20,7 +20,7 @@ from executor_node.servicer import ExecutorNodeServicer, service
 from executor_node.supervisor.client import Supervision
 from fanfold.background import background
 from fanfold.clients.announcer import keep_announcing
-from fanfold.errors import InvalidArgument
+from fanfold.errors import InvalidArgument, Unavailable
 from fanfold.model.node import Node
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
@@ -47,6 +47,7 @@ async def running(
     agents = load_agents(config.agents.directory, builtin=config.agents.builtin, shell=config.agents.shell)
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
+        supervision.silence_limit = config.silence_limit
         await stack.enter_async_context(supervision)
         validator = await stack.enter_async_context(SchemaValidator())
         executions = await stack.enter_async_context(
@@ -90,8 +91,15 @@ async def running(
         )
         address = config.advertise or up.address
         announcing = [keep_announcing(each, name=config.name, address=address) for each in coordinators]
-        await stack.enter_async_context(background(*announcing))
+        await stack.enter_async_context(background(_end_without(supervision, up), *announcing))
         yield up
+
+
+async def _end_without(supervision: Supervision, up: Serving) -> None:
+    """End the node when its supervisor is gone, so that whoever started it starts it again."""
+    await supervision.wait_until_lost()
+    await up.drain(0)  # what has ended is still told
+    raise Unavailable("the node has lost its supervisor", reason="NODE_BROKEN")
 
 
 class _Identity:

@@ -71,6 +71,8 @@ class ExecutorNodeConfig(_Section):
     step: StepLimits = StepLimits()
     shared_workers: int = Field(default=1, ge=1, le=64)
     """Worker processes for agents whose steps share one."""
+    silence_limit: Seconds = Field(default=10.0, ge=0.5)
+    """Seconds of silence between runtime and supervisor after which the other one ends the node, all steps included."""
     drain_grace: Seconds = 30.0
     """Seconds that running steps get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,14 +21,15 @@ from executor_node.agents.command import CommandAgents
 from executor_node.agents.python import PythonAgents
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
-from executor_node.workers.messages import Result
+from executor_node.workers.messages import Result, is_longer
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
 from fanfold.schema import SchemaValidator
-from fanfold.schema.structured import UNCHECKED, structured_text
+from fanfold.schema.structured import UNCHECKED, Structured, structured_text
 
 _DRAINING_RETRY_SECONDS = 1.0
+_MOST_GROWTH = 16  # 4 bytes a character, and numbers that are written out
 
 log = structlog.get_logger(__name__)
 
@@ -85,13 +88,13 @@ class Executions:
     ) -> None:
         try:
             await self.drain(0)
-            await self._python.workers.close()
+            await self._python.close()
         finally:
             await self._checks.__aexit__(None, None, None)
 
     def prestart(self) -> None:
         """Start the workers that steps share now, so that the first step need not wait for one."""
-        self._python.workers.prestart()
+        self._python.prestart(self._agents.values())
 
     def start(self, execution_id: str, spec: AgentStepSpec, listener: Listener) -> None:
         """Take on a step. Its agent runs once its schema, if it has one, is known to be usable (C20).
@@ -131,7 +134,7 @@ class Executions:
         if spec.output_schema is None:
             self._carry_out(step)
         else:
-            self._checks.create_task(self._carry_out_if_checked(step))
+            self._check(step, self._carry_out_if_checked, lambda step: step.end(Result()))
 
     def cancel(self, execution_id: str, reason: str) -> None:
         """Stop a step; one that has ended, or is about to, is left as it is. Its outcome comes through its listener."""
@@ -151,7 +154,7 @@ class Executions:
             raise InvalidArgument.of_field(
                 "step.prompt", f"must be at most {limit:,} bytes (step.prompt_bytes), not {size:,}"
             )
-        await self._check_schema(spec)
+        await self._check_schema(spec, owner="direct")
 
     def status(self) -> NodeStatus:
         """How the node fares (C10)."""
@@ -182,14 +185,23 @@ class Executions:
             self._ended.clear()
             await self._ended.wait()
 
-    async def _check_schema(self, spec: AgentStepSpec) -> None:
+    def _check(
+        self,
+        step: RunningStep,
+        check: Callable[[RunningStep], Coroutine[Any, Any, None]],
+        on_stop: Callable[[RunningStep], None],
+    ) -> None:
+        """Check something of the step, which can be stopped meanwhile: deadlines are for all that it takes (C6)."""
+        step.act(lambda step: _Check(self._checks.create_task(check(step)), partial(on_stop, step)))
+
+    async def _check_schema(self, spec: AgentStepSpec, *, owner: str) -> None:
         if spec.output_schema is not None:
-            await self._validator.check(spec.output_schema, field="step.output_schema")
+            await self._validator.check(spec.output_schema, field="step.output_schema", owner=owner)
 
     async def _carry_out_if_checked(self, step: RunningStep) -> None:
         """What an agent does may be paid for, so nothing is done that no value could come of."""
         try:
-            await self._check_schema(step.spec)
+            await self._check_schema(step.spec, owner=step.owner)
         except InvalidArgument as error:
             step.end(Result.of_failure(FailureCode.OUTPUT_INVALID, error.message))
         except Exception:
@@ -214,24 +226,59 @@ class Executions:
             # Not the agent's doing: the node itself is broken, and another may do it.
             step.result = Result.of_failure(FailureCode.NODE_LOST, "the node's supervisor is gone", retryable=True)
         if step.has_to_satisfy_schema:
-            self._checks.create_task(self._check(step))
+            self._check(step, self._check_output, self._settle)
         else:
             self._settle(step)
 
-    async def _check(self, step: RunningStep) -> None:
+    async def _check_output(self, step: RunningStep) -> None:
         """See whether the value that the agent gave, or else its output read as JSON, satisfies the schema (C20)."""
         result = step.result
         text = result.output if result.structured_json is None else result.structured_json
         try:
-            structured = await structured_text(self._validator, step.spec.output_schema, text)
+            structured = await structured_text(_TurnOf(step.owner, self._validator), step.spec.output_schema, text)
         except Exception:
             log.exception("checking structured output failed", execution_id=step.execution_id)
             structured = UNCHECKED
         if structured.failure is not None:
             step.result = replace(result, output=structured.annotate(result.output), failure=structured.failure)
+        elif _is_told_longer(structured.value, text, step.max_output_bytes):
+            step.result = result.too_large("structured value", step.max_output_bytes)
+            structured = Structured()
         self._settle(step, structured.value)
 
     def _settle(self, step: RunningStep, structured: Any = None) -> None:
         del self._steps[step.execution_id]
         self._ended.set()
         step.tell_outcome(structured)
+
+
+class _Check:
+    """A check while it runs, as what is done for a step."""
+
+    def __init__(self, task: asyncio.Task[None], on_stop: Callable[[], None]) -> None:
+        self._task = task
+        self._on_stop = on_stop
+
+    def stop(self) -> None:
+        """Leave it, and have the step end."""
+        self._task.cancel()
+        self._on_stop()
+
+
+class _TurnOf:
+    """A validator for one owner, whose slow checks take turns with those of others (C45)."""
+
+    def __init__(self, owner: str, validator: SchemaValidator) -> None:
+        self._owner = owner
+        self._validator = validator
+
+    async def validate(self, schema: object, value: object, *, owner: str = "") -> str | None:
+        """As `SchemaValidator.validate`."""
+        return await self._validator.validate(schema, value, owner=owner or self._owner)
+
+
+def _is_told_longer(value: object, text: str, max_bytes: int) -> bool:
+    """Whether a value, which was read from `text`, is too large to be told: 1e15 has 4 bytes, told it has 18."""
+    if len(text) * _MOST_GROWTH <= max_bytes:
+        return False
+    return is_longer(json.dumps(value, separators=(",", ":"), ensure_ascii=False), max_bytes)

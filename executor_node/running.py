@@ -25,10 +25,13 @@ from fanfold.model.step import (
 
 
 class Act(Protocol):
-    """What carries a step out. It settles the step when a result is known, and ends it when its processes are gone."""
+    """What is done for a step: its agent runs, or something of it is checked.
+
+    An agent's run settles the step when a result is known, and ends it when its processes are gone.
+    """
 
     def stop(self) -> None:
-        """Ask the agent to stop, and kill it after the grace. Called once at most."""
+        """Stop it: an agent is asked to, and killed after the grace. Called once at most."""
         ...
 
 
@@ -94,8 +97,13 @@ class RunningStep:
         self._silence_timer: asyncio.TimerHandle | None = None
 
     @property
+    def owner(self) -> str:
+        """Whose step it is, as far as the node can tell: the run that its execution id begins with."""
+        return self.execution_id.partition("/")[0]
+
+    @property
     def has_to_satisfy_schema(self) -> bool:
-        """Whether all went well, so that what is left is to check the structured output (C20)."""
+        """Whether all went well so far, so that the structured output is to be checked (C20)."""
         return self.spec.output_schema is not None and self.stopped_by is None and self.result.failure is None
 
     def begin(self) -> None:
@@ -111,7 +119,7 @@ class RunningStep:
             self._watch_silence(policy.no_progress_timeout)
 
     def act(self, carry_out: Callable[[RunningStep], Act]) -> None:
-        """Have the step carried out, unless it was stopped before there was anything to stop."""
+        """Have the step carried out, or checked, unless it was stopped before there was anything to stop."""
         if self.stopped_by is not None:
             self.end(Result())
         else:
@@ -129,8 +137,8 @@ class RunningStep:
         self._progress.add(progress)
 
     def stop(self, failure: StepFailure) -> None:
-        """Stop the step, unless its result is known already. The first reason is kept."""
-        if not self._is_settled and self.stopped_by is None:
+        """Stop the step, unless its result is known, and good enough to be told. The first reason is kept."""
+        if self.stopped_by is None and (not self._is_settled or self.has_to_satisfy_schema):
             self.stopped_by = failure
             if self._act is not None:
                 self._act.stop()
@@ -139,8 +147,11 @@ class RunningStep:
         """What came of the agent is known, though its processes may still be there."""
         if not self._is_settled:
             self._is_settled = True
-            self.result = result
-            self._cancel_timers()
+            self.result = result.within(self.max_output_bytes)
+            if self._silence_timer is not None:
+                self._silence_timer.cancel()
+            if self._timeout_timer is not None and not self.has_to_satisfy_schema:
+                self._timeout_timer.cancel()
 
     def end(self, result: Result) -> None:
         """Nothing of the step is left. `result` counts if none was known before."""
@@ -151,6 +162,8 @@ class RunningStep:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
         result = self.result
         failure = self.stopped_by or result.failure
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
         if self._progress is not None:
             self._progress.close()
         now = datetime.now(UTC)
@@ -183,8 +196,3 @@ class RunningStep:
             self._silence_timer = self._loop.call_later(left, self._watch_silence, allowed)
         else:
             self.stop(StepFailure(code=FailureCode.STALLED, message=f"no progress for {allowed:g} seconds"))
-
-    def _cancel_timers(self) -> None:
-        for timer in (self._timeout_timer, self._silence_timer):
-            if timer is not None:
-                timer.cancel()

@@ -25,6 +25,7 @@ Observe = Callable[[str, str, str], None]
 
 MAX_FILE_BYTES = 8 * 2**20
 MAX_ENTRIES = 200_000
+MAX_PATTERN_PARTS = 64
 _MAX_PATH = 4096
 _MAX_SHOWN = 200
 
@@ -42,11 +43,21 @@ class Workspace:
     """
 
     def __init__(
-        self, root: Path, observe: Observe, *, max_file_bytes: int = MAX_FILE_BYTES, max_entries: int = MAX_ENTRIES
+        self,
+        root: Path,
+        observe: Observe,
+        *,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        max_entries: int = MAX_ENTRIES,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`max_file_bytes` bounds what is read of one file, `max_entries` the files and folders one walk may see."""
+        """`max_file_bytes` bounds what is read of one file, `max_entries` the files and folders one walk may see.
+
+        A walk asks at each of them whether it `is_stopped`.
+        """
         self.root = Path(os.path.realpath(root))
         self._observe = observe
+        self._is_stopped = is_stopped
         self._max_file_bytes = max_file_bytes
         self._max_entries = max_entries
 
@@ -98,8 +109,8 @@ class Workspace:
         `*`, `?` and `[...]` match within one name, `**` stands for any number of folders.
 
         Raises:
-            AgentFailed: the pattern is empty, absolute or has `..` (told at once), or the walk sees more than
-                `max_entries` files and folders (told when it happens).
+            AgentFailed: the pattern is empty, absolute, has `..` or too many parts (told at once), or the walk sees
+                more than `max_entries` files and folders or is stopped (told when it happens).
         """
         return self._walk(_Glob(pattern))
 
@@ -114,6 +125,8 @@ class Workspace:
                 continue
             found: list[tuple[str, frozenset[int]]] = []
             for entry in self._entries(path):
+                if self._is_stopped():
+                    raise AgentFailed("stopped")
                 seen += 1
                 if seen > self._max_entries:
                     raise AgentFailed(f"more than {self._max_entries:,} files and folders; narrow the pattern")
@@ -205,6 +218,10 @@ class _Glob:
             raise AgentFailed(f"not a pattern for files: {_shown(pattern)!r}")
         if ".." in parts or pattern.startswith("/"):
             raise AgentFailed(f"outside the workspace: {_shown(pattern)}")
+        # `**` after `**` says nothing more, but would multiply the places.
+        parts = [part for part, former in zip(parts, ("", *parts), strict=False) if not part == former == "**"]
+        if len(parts) > MAX_PATTERN_PARTS:
+            raise AgentFailed(f"a pattern of more than {MAX_PATTERN_PARTS} parts: {_shown(pattern)}")
         self._names = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in parts]
         self._hidden = [part.startswith(".") for part in parts]
         self.start = self._spread({0})
@@ -234,11 +251,8 @@ class _Glob:
     def _spread(self, places: set[int]) -> frozenset[int]:
         """Adds the places behind each `**`, which may stand for no folder at all."""
         last = len(self._names) - 1
-        spread: set[int] = set()
-        for place in places:
-            stop = next((i for i in range(place, last) if self._names[i] is not None), last)
-            spread.update(range(place, stop + 1))
-        return frozenset(spread)
+        behind = {place + 1 for place in places if place < last and self._names[place] is None}
+        return frozenset(places | behind)
 
 
 def _is_tellable(name: str) -> bool:

@@ -53,7 +53,12 @@ class CommandAgents:
         command = Command(step, self._workspace, self._limits)
         if agent.prompt is PromptBy.ARGUMENT:
             if len(prompt) > MAX_ARGUMENT_BYTES:
-                command.refuse(f"the prompt is larger than {MAX_ARGUMENT_BYTES:,} bytes, the most an argument can hold")
+                why = f"the prompt is larger than {MAX_ARGUMENT_BYTES:,} bytes, the most an argument can hold"
+                step.end(Result.of_failure(FailureCode.PAYLOAD_TOO_LARGE, why))
+                return command
+            if b"\0" in prompt:
+                why = "the prompt has a NUL character, which no argument of a program can hold"
+                step.end(Result.of_failure(FailureCode.AGENT_FAILED, why))
                 return command
             argv.append(prompt.decode())
         environment = {name: self._environment[name] for name in agent.env if name in self._environment}
@@ -93,10 +98,6 @@ class Command:
         """Stop all its processes."""
         if self._tree is not None:
             self._tree.stop(self._grace)
-
-    def refuse(self, why: str) -> None:
-        """End the step without running anything, because it is too large."""
-        self._step.end(Result.of_failure(FailureCode.PAYLOAD_TOO_LARGE, why))
 
     def _take(self, data: bytes) -> None:
         kept = data[: self._max_bytes - len(self._written)]

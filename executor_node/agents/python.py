@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 from executor_node.admission import Limits
+from executor_node.agents import AgentDefinition
+from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.running import Act, RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
 from executor_node.workers.pool import MAX_FLOOD, SharedWorkers
 from executor_node.workers.process import WorkerProcess
-from fanfold.model.node import Isolation
+from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import FailureCode
 
 # In JSON, one byte of a text may take six characters; and there are two texts, output and structured value.
@@ -31,7 +34,19 @@ class PythonAgents:
         root = str(workspace.resolve())
         self._setup = Setup(shared=False, path=path, workspace=root, file_bytes=limits.file_bytes)
         shared = Setup(shared=True, path=path, workspace=root, file_bytes=limits.file_bytes)
-        self.workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
+        self._workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
+        self._builtin_workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
+
+    def prestart(self, agents: Iterable[AgentDefinition]) -> None:
+        """Start the workers that these agents share. Raises OSError when out of file descriptors or memory."""
+        for agent in agents:
+            if agent.kind is AgentKind.PYTHON and agent.isolation is Isolation.SHARED:
+                self._workers_of(agent).prestart()
+
+    async def close(self) -> None:
+        """Kill all shared workers and wait until nothing is left of them."""
+        await self._workers.close()
+        await self._builtin_workers.close()
 
     def carry_out(self, step: RunningStep) -> Act:
         """Run the agent's function for a step.
@@ -40,8 +55,12 @@ class PythonAgents:
             OSError: this process is out of file descriptors or memory.
         """
         if step.agent.isolation is Isolation.SHARED:
-            return self.workers.carry_out(step)
+            return self._workers_of(step.agent).carry_out(step)
         return PythonStep(step, self._supervision, self._setup, self._limits.stop_grace, self._max_frame_bytes)
+
+    def _workers_of(self, agent: AgentDefinition) -> SharedWorkers:
+        """Built-in agents are known not to block or crash, and have workers where no other code does either."""
+        return self._builtin_workers if BUILTIN_AGENTS.get(agent.name) is agent else self._workers
 
 
 class PythonStep:

@@ -1,4 +1,8 @@
-"""The runtime's side of the supervisor: launches process trees and is told when nothing of them is left."""
+"""The runtime's side of the supervisor: launches process trees and is told when nothing of them is left.
+
+A supervisor that is silent for too long is killed, and all that it launched dies with it, so that no step of a node
+that is not whole hangs for ever. The other way round, the supervisor kills everything when the runtime is silent.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,15 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from executor_node.supervisor import protocol
+from executor_node.supervisor import linux, protocol
 from executor_node.supervisor.inheritance import SUPERVISOR, inherited_control
+from executor_node.supervisor.liveness import SILENCE_LIMIT, Measures, watch
 from executor_node.supervisor.protocol import Launch
+from fanfold.background import background
 
 OnEnd = Callable[[int, str], None]
 """Takes the first process's exit code (negative: the signal it died by) and, if it never ran or was lost, why."""
@@ -49,8 +56,15 @@ class Supervision:
 
     def __init__(self, control: socket.socket, supervisor: subprocess.Popen[bytes] | None = None) -> None:
         control.setblocking(False)
+        self.supervisor_pid = supervisor.pid if supervisor else os.getppid()
+        """The process id of the supervisor."""
+        self.silence_limit = SILENCE_LIMIT
+        """Seconds that runtime and supervisor bear each other's silence; to be set before this is entered."""
         self._control = control
         self._supervisor = supervisor
+        self._resources = AsyncExitStack()
+        self._heard = asyncio.Event()
+        self._gone = asyncio.Event()
         self._ends: dict[int, OnEnd] = {}
         self._outbox: deque[tuple[protocol.Packet, Sequence[int]]] = deque()
         self._numbers = itertools.count(1)
@@ -82,22 +96,25 @@ class Supervision:
             )
         return cls(ours, supervisor)
 
-    @property
-    def supervisor_pid(self) -> int:
-        """The process id of the supervisor."""
-        return self._supervisor.pid if self._supervisor else os.getppid()
-
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._control.fileno(), self._receive)
+        measures = Measures(ping=self.tell, wake=self._wake, give_up=self._give_up)
+        watching = watch(measures, self._heard, silence_limit=self.silence_limit)
+        await self._resources.enter_async_context(background(watching))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lose("the node is stopping")
+        await self._resources.aclose()
         if self._supervisor:
             await asyncio.to_thread(_wait_for, self._supervisor)
+
+    async def wait_until_lost(self) -> None:
+        """Return when the supervisor is gone."""
+        await self._gone.wait()
 
     def launch(self, launch: Launch, fds: Mapping[int, int], on_end: OnEnd) -> ProcessTree:
         """Have a process started.
@@ -159,16 +176,29 @@ class Supervision:
                 if packet is None:
                     self._lose("the supervisor is gone")
                     return
-                on_end = self._ends.pop(packet["id"])
-                on_end(packet.get("code", 0), packet.get("why", ""))
+                self._heard.set()
+                if packet["told"] != "alive":
+                    on_end = self._ends.pop(packet["id"])
+                    on_end(packet.get("code", 0), packet.get("why", ""))
         except BlockingIOError:
             pass
         except OSError:
             self._lose("the supervisor is gone")
 
+    def _wake(self) -> None:
+        if not self.lost:
+            linux.send(self.supervisor_pid, signal.SIGCONT)
+
+    def _give_up(self) -> None:
+        """Kill it: what it launched dies by its death, and so does this process if it is its child."""
+        if not self.lost:
+            linux.send(self.supervisor_pid, signal.SIGKILL)
+            self._lose("the supervisor did not answer")
+
     def _lose(self, why: str) -> None:
         if not self.lost:
             self.lost = True
+            self._gone.set()
             self._loop.remove_reader(self._control.fileno())
             self._loop.remove_writer(self._control.fileno())
             self._control.close()

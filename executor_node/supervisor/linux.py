@@ -89,6 +89,15 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
+def stopped_children() -> list[int]:
+    """The children that were stopped since this was last asked."""
+    found: list[int] = []
+    with contextlib.suppress(ChildProcessError):
+        while told := os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG):
+            found.append(told.si_pid)
+    return found
+
+
 def reap() -> dict[int, int]:
     """The children that have ended, by process id, with their wait statuses.
 

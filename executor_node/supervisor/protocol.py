@@ -3,6 +3,10 @@
 The runtime sends `launch {id, fds}`, `stop {id, grace}` and `kill {id}`; the supervisor answers each launch with one
 `ended {id, code}` when no process of that tree remains, or with `refused {id, why}`. What is to be launched has no size
 limit and may hold secrets: it travels in a memory file that only the launcher reads.
+
+Each watches the other. The runtime sends `ping {at, until}`, to which the supervisor answers `alive {}` (`liveness`).
+The times are of `boot_time`: a runtime from which there is no ping before the time that the last one named has been
+stopped or hangs, or the whole machine slept; the supervisor then kills everything.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +33,11 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     """The whole environment of a command; a worker has the supervisor's."""
     directory: str = ""
+
+
+def boot_time() -> float:
+    """Seconds since the machine was started, those that it slept included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:

@@ -2,6 +2,9 @@
 
 It has one thread, holds no secret, and does nothing but fork launchers, pass on signals, and see to it that what should
 be gone is gone. It serves the runtime, which is its child (a node of its own) or its parent (embedded in a program).
+
+A runtime that is silent for too long may be taken for dead by those it works for, who have its steps run elsewhere. So
+it is killed, with all its steps: if they or the machine stood still meanwhile, then at once when they go on.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import gc
 import heapq
 import itertools
+import math
 import os
 import select
 import signal
@@ -24,6 +28,7 @@ from executor_node.supervisor.launcher import run_launcher
 
 _DEAF_LAUNCHER_SECONDS = 1.0
 _RECHECK_SECONDS = 0.002
+_LONGEST_NAP = 1.0  # a time to sleep does not pass while the machine sleeps, a runtime's silence does
 _ALL_SIGNALS = signal.valid_signals()
 _FATAL_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -48,9 +53,13 @@ class Supervisor:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_numbers = itertools.count()
         self._signals_told = 0
+        self._bears_until = math.inf  # until the runtime has pinged for the first time, it can take as long as it likes
 
     def run(self) -> int:
-        """Serve until the runtime is gone, then kill what is left. Returns its exit code, 1 if it died by a signal."""
+        """Serve until the runtime is gone or silent for too long, then kill what is left.
+
+        Returns its exit code, 1 if it died by a signal or had to be killed.
+        """
         linux.become_subreaper()
         wakeup = _wake_by_signals()
         gc.freeze()  # what forked processes share with us stays shared
@@ -62,7 +71,7 @@ class Supervisor:
                 self._tell()
             if wakeup in readable:
                 self._heed(os.read(wakeup, 4096))
-            if control in readable:
+            if control in readable or self._is_overdue():
                 self._obey()
             self._run_timers()
             self._settle()
@@ -85,6 +94,8 @@ class Supervisor:
         try:
             packet, fds = protocol.receive(self._control)
         except BlockingIOError:
+            if self._is_overdue():  # and not only unread, because we were stopped
+                self._give_up_runtime()
             return
         except OSError:
             packet, fds = None, []
@@ -95,13 +106,32 @@ class Supervisor:
                 self._stop(tree, seconds)
             case {"do": "kill", "id": tree}:
                 self._kill(tree)
+            case {"do": "ping", "at": at, "until": until}:
+                self._answer_ping(at, until)
             case _:
                 self._stop_serving()
         for fd in fds:
             os.close(fd)
 
+    def _is_overdue(self) -> bool:
+        return protocol.boot_time() > self._bears_until
+
+    def _answer_ping(self, at: float, until: float) -> None:
+        if at > self._bears_until:  # that it speaks again does not undo its silence
+            self._give_up_runtime()
+        else:
+            self._bears_until = until
+            self._outbox.append({"told": "alive"})
+
+    def _give_up_runtime(self) -> None:
+        """Have `run` kill it along with all the rest. One that is our parent is told by our end."""
+        self._serving = False
+        self._runtime = None
+        self._runtime_code = 1
+
     def _stop_serving(self) -> None:
         self._serving = False
+        self._bears_until = math.inf
         for tree in self._launchers:
             self._kill(tree)
 
@@ -175,6 +205,9 @@ class Supervisor:
         with contextlib.suppress(ChildProcessError):
             for pid, status in linux.reap().items():
                 self._note_end(pid, os.waitstatus_to_exitcode(status))
+        for pid in linux.stopped_children():
+            if pid in self._trees:  # by its agent, whose end it would not see
+                linux.send(pid, signal.SIGCONT)
 
     def _pass_on(self) -> None:
         """Let the runtime drain at the first signal, and not at a further one."""
@@ -201,8 +234,12 @@ class Supervisor:
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[-1]()
 
-    def _patience(self) -> float | None:
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+    def _patience(self) -> float:
+        """Seconds until there may be something to do that nobody tells."""
+        patience = min(_LONGEST_NAP, self._bears_until - protocol.boot_time())
+        if self._timers:
+            patience = min(patience, self._timers[0][0] - time.monotonic())
+        return max(0.0, patience)
 
 
 def _wake_by_signals() -> int:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Result, checked_usage
+from executor_node.workers.messages import Result, checked_usage, cut
 from fanfold.agent import AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure
 
@@ -82,13 +82,9 @@ def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
             usage = checked_usage(value.usage)
         except (TypeError, ValueError) as error:
             # What was paid for is kept.
-            return _crash(context, f"the agent returned a wrong usage: {error}", _cut(output, max_output_bytes))
-    for what, text in ("output", output), ("structured value", structured_json or ""):
-        if _is_longer(text, max_output_bytes):
-            message = f"the agent's {what} is larger than {max_output_bytes:,} bytes"
-            failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
-            return Result(_cut(output, max_output_bytes), None, usage, context.source_anchors, failure)
-    return Result(output, structured_json, usage, context.source_anchors)
+            return _crash(context, f"the agent returned a wrong usage: {error}", cut(output, max_output_bytes))
+    # The runtime sees to it again; what it would not take need not get there.
+    return Result(output, structured_json, usage, context.source_anchors).within(max_output_bytes)
 
 
 def result_of_error(error: BaseException, context: Context) -> Result:
@@ -112,15 +108,6 @@ def _crash(context: Context, message: str, output: str = "") -> Result:
 
 def _json_of(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _is_longer(text: str, max_bytes: int) -> bool:
-    # No character has more than 4 bytes, so most texts need not be encoded.
-    return len(text) * 4 > max_bytes and len(text.encode(errors="surrogatepass")) > max_bytes
-
-
-def _cut(text: str, max_bytes: int) -> str:
-    return text.encode(errors="surrogatepass")[:max_bytes].decode(errors="ignore")
 
 
 def _describe(error: BaseException) -> str:

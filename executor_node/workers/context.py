@@ -32,7 +32,10 @@ class Context:
         """The step's files."""
         if self._workspace is None:
             self._workspace = Workspace(
-                Path(self._setup.workspace), self.observe, max_file_bytes=self._setup.file_bytes
+                Path(self._setup.workspace),
+                self.observe,
+                max_file_bytes=self._setup.file_bytes,
+                is_stopped=self.is_cancelled,
             )
         return self._workspace
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from executor_node.workers.frames import Message
@@ -39,6 +39,7 @@ MAX_TEXT = 16 * 2**10
 _MAX_NAME = 128
 _MAX_COUNT = 2**32 - 1
 _MAX_TOKENS = 2**63 - 1
+_TOLD_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Progress = ToolFinished | TurnFinished | TextWritten
@@ -84,6 +85,20 @@ class Result:
     def of_failure(cls, code: FailureCode, message: str, *, retryable: bool = False) -> Result:
         """The result of a run that came to nothing."""
         return cls(failure=StepFailure(code=code, message=message, retryable=retryable))
+
+    def within(self, max_bytes: int) -> Result:
+        """The same, or PAYLOAD_TOO_LARGE with what fits of the output if one of its texts is too large (F11)."""
+        if is_longer(self.output, max_bytes):
+            return self.too_large("output", max_bytes)
+        if self.structured_json is not None and is_longer(self.structured_json, max_bytes):
+            return self.too_large("structured value", max_bytes)
+        return self
+
+    def too_large(self, what: str, max_bytes: int) -> Result:
+        """The same, when `what` of it is larger than allowed."""
+        message = f"the agent's {what} is larger than {max_bytes:,} bytes"
+        failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
+        return replace(self, output=cut(self.output, max_bytes), structured_json=None, failure=failure)
 
 
 def setup_to_message(setup: Setup) -> Message:
@@ -249,6 +264,17 @@ def text_of(value: object) -> str:
     return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
 
 
+def is_longer(text: str, max_bytes: int) -> bool:
+    """Whether the text has more than so many bytes of UTF-8."""
+    # No character has more than 4, so most texts need not be encoded.
+    return len(text) * 4 > max_bytes and len(text.encode(errors="surrogatepass")) > max_bytes
+
+
+def cut(text: str, max_bytes: int) -> str:
+    """As much of the text as fits into so many bytes of UTF-8."""
+    return text.encode(errors="surrogatepass")[:max_bytes].decode(errors="ignore")
+
+
 def line_of(value: object) -> str:
     """The value if it is text, as one line of bounded length."""
     return " ".join(text_of(value)[:MAX_LINE].split())
@@ -271,8 +297,12 @@ def _anchor_from_list(fields: Sequence[object]) -> SourceAnchor:
 
 
 def _failure_from_list(fields: Sequence[object]) -> StepFailure:
-    code, message, retryable = fields
-    return StepFailure(code=FailureCode(text_of(code)), message=text_of(message)[:MAX_LINE], retryable=bool(retryable))
+    told, message, retryable = fields
+    code = FailureCode(text_of(told))
+    if code not in _TOLD_CODES:  # the others are not the agent's to tell
+        code = FailureCode.CRASHED
+    may_be_retried = bool(retryable) and code is not FailureCode.PAYLOAD_TOO_LARGE
+    return StepFailure(code=code, message=text_of(message)[:MAX_LINE], retryable=may_be_retried)
 
 
 def _count(value: object, most: int) -> int:

@@ -1,8 +1,8 @@
 """The runtime's side of shared workers: places steps in them, and runs again what a lost worker took along.
 
-A worker is lost when an agent crashes it, or when a step in it will not stop. Which step was at fault cannot be told if
-it was none that was being stopped. So each is run once more on a fresh worker, which agents that share one are declared
-to bear, and is CRASHED the second time.
+A worker is lost when an agent crashes it, or when a step in it will not stop. Which of its steps was at fault cannot be
+told, so all of them are suspects. Each is run once more, which agents that share a worker are declared to bear, and in
+a worker of its own: the one that loses that, too, is CRASHED, and no other suffers by it (C12).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class SharedWorkers:
         self._setup = setup
         self._max_frame_bytes = max_frame_bytes
         self._workers: list[SharedWorker] = []
+        self._apart: set[SharedWorker] = set()
         self._ending: set[SharedWorker] = set()
         self._ended = asyncio.Event()
         self._numbers = itertools.count(1)
@@ -48,7 +49,7 @@ class SharedWorkers:
 
     async def close(self) -> None:
         """Kill all workers and wait until nothing is left of them."""
-        for worker in list(self._workers):
+        for worker in (*self._workers, *self._apart):
             self.give_up(worker)
         while self._ending:
             self._ended.clear()
@@ -56,28 +57,34 @@ class SharedWorkers:
 
     def give_up(self, worker: SharedWorker) -> None:
         """Kill a worker, with all steps in it."""
-        if worker in self._workers:
-            self._workers.remove(worker)
+        if worker not in self._ending:
+            self._retire(worker)
             self._ending.add(worker)
             worker.process.kill()
 
     def forget(self, worker: SharedWorker, why: str) -> None:
-        """A worker is gone. Its steps are run again, or end."""
-        if worker in self._workers:
-            self._workers.remove(worker)
+        """A worker is gone. Its steps are run again, each apart, or end."""
+        self._retire(worker)
         self._ending.discard(worker)
         self._ended.set()
-        for shared in list(worker.steps.values()):
-            if shared.step.stopped_by is not None or shared.losses > 0:
-                message = f"the worker that it shared was lost twice; {why}"
-                shared.step.end(Result.of_failure(FailureCode.CRASHED, message, retryable=True))
+        steps, worker.steps = worker.steps, {}
+        for shared in steps.values():
+            if worker.is_apart or shared.step.stopped_by is not None:
+                shared.step.end(Result.of_failure(FailureCode.CRASHED, f"its worker was lost: {why}", retryable=True))
             else:
-                shared.losses += 1
-                self._place_again(shared)
+                self._run_apart(shared)
 
-    def _place_again(self, shared: SharedStep) -> None:
+    def _retire(self, worker: SharedWorker) -> None:
+        if worker.is_apart:
+            self._apart.discard(worker)
+        elif worker in self._workers:
+            self._workers.remove(worker)
+
+    def _run_apart(self, shared: SharedStep) -> None:
         try:
-            self._place(shared)
+            worker = self._new_worker(is_apart=True)
+            self._apart.add(worker)
+            worker.run(shared)
         except OSError as error:
             message = f"no worker can be started: {error.strerror}"
             shared.step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
@@ -90,18 +97,21 @@ class SharedWorkers:
         worker.run(shared)
 
     def _start_worker(self) -> None:
-        self._workers.append(SharedWorker(self, self._supervision, self._setup, max_frame_bytes=self._max_frame_bytes))
+        self._workers.append(self._new_worker(is_apart=False))
+
+    def _new_worker(self, *, is_apart: bool) -> SharedWorker:
+        setup, most = self._setup, self._max_frame_bytes
+        return SharedWorker(self, self._supervision, setup, is_apart=is_apart, max_frame_bytes=most)
 
 
 class SharedStep:
     """A step in a shared worker."""
 
-    __slots__ = ("losses", "number", "step", "worker")
+    __slots__ = ("number", "step", "worker")
 
     def __init__(self, step: RunningStep, number: int) -> None:
         self.step = step
         self.number = number
-        self.losses = 0
         self.worker: SharedWorker | None = None
 
     def stop(self) -> None:
@@ -111,10 +121,13 @@ class SharedStep:
 
 
 class SharedWorker:
-    """One worker and the steps in it, by number."""
+    """One worker and the steps in it, by number; one that is `is_apart` runs a single step and ends with it."""
 
-    def __init__(self, pool: SharedWorkers, supervision: Supervision, setup: Setup, *, max_frame_bytes: int) -> None:
+    def __init__(
+        self, pool: SharedWorkers, supervision: Supervision, setup: Setup, *, is_apart: bool, max_frame_bytes: int
+    ) -> None:
         self.steps: dict[int, SharedStep] = {}
+        self.is_apart = is_apart
         self._pool = pool
         self.process = WorkerProcess(supervision, setup, self._take, self._end, max_frame_bytes=max_frame_bytes)
 
@@ -143,17 +156,24 @@ class SharedWorker:
             if shared is None:
                 continue
             if message[0] == "end":
-                del self.steps[message[1]]
-                shared.step.end(_result_from(message))
+                self._end_step(shared, _result_from(message))
             else:
                 flood += 1
                 shared.step.progressed(progress_from_message(message))
         if flood > MAX_FLOOD:
             self.process.pause()
 
-    def _end(self, why: str, _printed: str) -> None:
-        # What it printed may be of anybody's step, and is told to nobody.
-        self._pool.forget(self, why)
+    def _end_step(self, shared: SharedStep, result: Result) -> None:
+        if self.is_apart:
+            shared.step.settle(result)
+            self._pool.give_up(self)  # the step ends when its process is gone
+        else:
+            del self.steps[shared.number]
+            shared.step.end(result)
+
+    def _end(self, why: str, printed: str) -> None:
+        # What a worker printed that steps shared may be of any of them, and is told to nobody.
+        self._pool.forget(self, f"{why}: {printed}" if printed and self.is_apart else why)
 
 
 def _result_from(message: Message) -> Result:

@@ -164,6 +164,18 @@ async def boasts(spec: AgentStepSpec, context: StepContext) -> str:
     return "never"
 
 
+class _Sly(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 1
+
+
+async def belittles(spec: AgentStepSpec, context: StepContext) -> str:
+    """Answers with as many characters as the prompt says, and claims that it is one."""
+    return _Sly("x" * int(spec.prompt))
+
+
 async def hangs_up(spec: AgentStepSpec, context: StepContext) -> str:
     os.close(3)
     time.sleep(3600)

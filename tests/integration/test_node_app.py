@@ -24,9 +24,13 @@ ANY_PORT = "127.0.0.1:0"
 async def test_a_node_without_its_supervisor_ends_by_an_error(tmp_path: Path) -> None:
     config = ExecutorNodeConfig(listen=ANY_PORT, metrics_listen=ANY_PORT, workspace=tmp_path, silence_limit=7.0)
     supervision = Supervision.spawn(CLEAN_ENVIRONMENT)
-    with pytest.raises(ExceptionGroup) as failure:
+
+    async def lose_the_supervisor() -> None:
         async with running(config, supervision, {}):
             assert supervision.silence_limit == 7.0
             os.kill(supervision.supervisor_pid, signal.SIGKILL)
             await asyncio.sleep(PATIENCE)
+
+    with pytest.raises(ExceptionGroup) as failure:
+        await lose_the_supervisor()
     assert failure.group_contains(Unavailable, match="lost its supervisor")

@@ -99,6 +99,42 @@ async def test_a_prompt_too_long_for_an_argument_is_told(tmp_path: Path) -> None
         assert (await node.run("shell", "#" * MAX_ARGUMENT_BYTES)).success
 
 
+@pytest.mark.contract("C3")
+async def test_a_prompt_that_no_argument_can_hold_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "touch ran\0")
+        assert not node.processes
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.AGENT_FAILED
+    assert "NUL" in outcome.failure.message
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.contract("F11")
+@pytest.mark.parametrize("form", OutputForm)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"\xff" * 900, id="invalid bytes"),
+        pytest.param(b'{"result": [' + b"1e15," * 150 + b"0]}", id="numbers"),
+    ],
+)
+async def test_output_that_grows_when_it_is_read_is_cut_to_the_limit(
+    tmp_path: Path, line: bytes, form: OutputForm
+) -> None:
+    (tmp_path / "line").write_bytes(line + b"\n")
+    agent = command_agent("grows", "/bin/cat", output=form)
+    async with running_node(tmp_path, agent, output_bytes=1000) as node:
+        outcome = await node.run("grows", "line")
+    if b"result" in line and form is OutputForm.TEXT:
+        assert outcome.success  # nobody reads it
+    else:
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+        assert not outcome.failure.retryable
+        assert 990 < len(outcome.output.encode()) <= 1000
+
+
 async def test_a_command_sees_the_variables_that_its_file_names_and_no_others(tmp_path: Path) -> None:
     agent = command_agent("env", "/usr/bin/env", env=("WANTED", "MISSING"))
     environment = {"WANTED": "yes", "SECRET": "hunter2", "PATH": "/usr/bin"}

@@ -14,7 +14,7 @@ import pytest
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from fanfold.errors import Aborted, NotFound, Unavailable
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepPolicy
-from integration.node_harness import PATIENCE, Life, command_agent, python_agent, running_node
+from integration.node_harness import PATIENCE, Life, command_agent, eventually, python_agent, running_node
 
 pytestmark = pytest.mark.process
 
@@ -272,3 +272,95 @@ async def test_a_node_that_is_out_of_file_descriptors_says_so_and_recovers(tmp_p
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert len(os.listdir("/proc/self/fd")) == before
         assert (await node.run("plain")).success
+
+
+class SlowChecks:
+    """Takes the place of a validator's method: checks never end. Knows whose they are."""
+
+    def __init__(self) -> None:
+        self.owners: list[str] = []
+
+    async def __call__(self, *_: object, owner: str = "", **__: object) -> None:
+        self.owners.append(owner)
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.contract("C6", "F4")
+@pytest.mark.parametrize("method", ["check", "validate"])
+async def test_deadlines_and_cancels_cover_the_checks_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    agent = command_agent("answer", "/bin/echo")
+    checks = SlowChecks()
+    async with running_node(tmp_path, agent) as node:
+        monkeypatch.setattr(node.validator, method, checks)
+        late = node.start("answer", "{}", schema=PERSON, policy=StepPolicy(timeout=2.0))
+        unwanted = node.start("answer", "{}", schema=PERSON)
+        await eventually(lambda: len(checks.owners) == 2)
+        node.cancel(unwanted)
+        outcomes = [await late.outcome(), await unwanted.outcome()]
+        assert node.executions.status().running_steps == 0
+        stopped = node.start("answer", "{}", schema=PERSON)
+        await eventually(lambda: len(checks.owners) == 3)
+        async with asyncio.timeout(5):
+            await node.executions.drain(0.1)
+        outcomes.append(await stopped.outcome())
+    codes = [FailureCode.TIMED_OUT, FailureCode.CANCELLED, FailureCode.NODE_LOST]
+    assert [outcome.failure and outcome.failure.code for outcome in outcomes] == codes
+    assert {outcome.output for outcome in outcomes} == {"" if method == "check" else "{}\n"}
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_step_with_a_schema_can_be_cancelled_by_the_very_event_that_it_started(tmp_path: Path) -> None:
+    spec = AgentStepSpec(task_id="t", agent="value", description="a test", prompt="{}", output_schema=PERSON)
+    life = Life()
+    async with running_node(tmp_path) as node:
+
+        def cancel(event: StepEvent) -> None:
+            life.listen(event)
+            node.executions.cancel("e", "changed my mind")
+
+        node.executions.start("e", spec, cancel)
+        failure = (await life.outcome()).failure
+    assert failure is not None
+    assert failure.code is FailureCode.CANCELLED
+
+
+@pytest.mark.contract("C45")
+@pytest.mark.parametrize("method", ["check", "validate"])
+async def test_the_checks_of_a_step_are_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    checks = SlowChecks()
+    spec = AgentStepSpec(task_id="t", agent="value", description="a test", prompt="{}", output_schema=PERSON)
+    async with running_node(tmp_path) as node:
+        monkeypatch.setattr(node.validator, method, checks)
+        life = Life()
+        node.executions.start("run-7/task-3/1", spec, life.listen)
+        await eventually(lambda: checks.owners == ["run-7"])
+        node.executions.cancel("run-7/task-3/1", "enough")
+        await life.outcome()
+
+
+async def test_a_result_is_not_undone_by_a_deadline_after_it(tmp_path: Path) -> None:
+    async with running_node(tmp_path, stop_grace=1.0) as node:
+        # Its process is still there when the time is over, because of what the agent left behind.
+        outcome = await node.run("leaves_a_task", policy=StepPolicy(timeout=0.7))
+    assert outcome.success
+
+
+@pytest.mark.contract("F11")
+async def test_a_value_that_grows_when_it_is_told_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "value").write_text(f"[{'1e15,' * 150}0]")
+    async with running_node(tmp_path, command_agent("answer", "/bin/cat"), output_bytes=1000) as node:
+        outcome = await node.run("answer", "value", schema={"type": "array"})
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.retryable) == (FailureCode.PAYLOAD_TOO_LARGE, False)
+    assert outcome.structured is None
+    assert outcome.output.startswith("[1e15")
+
+
+async def test_a_value_as_large_as_the_limit_is_told(tmp_path: Path) -> None:
+    (tmp_path / "value").write_text(f"[{'0,' * 498}10]")
+    async with running_node(tmp_path, command_agent("answer", "/bin/cat"), output_bytes=1000) as node:
+        outcome = await node.run("answer", "value", schema={"type": "array"})
+    assert outcome.success
+    assert outcome.structured == [0] * 498 + [10]

@@ -80,7 +80,8 @@ async def test_a_step_that_blocks_the_loop_costs_the_worker_its_life_and_sibling
         assert 0.3 <= time.monotonic() - cancelled_at < 3
         assert outcome.failure is not None
         assert outcome.failure.code is FailureCode.CANCELLED
-        await eventually(lambda: len(set(calls(gate))) == 2)
+        await eventually(lambda: len(calls(gate)) == 7)
+        assert len(set(calls(gate))) == 5  # the lost one, one for each sibling, and the new one
         gate.touch()
         for life in (*siblings, later):
             assert (await life.outcome()).output == "through"
@@ -241,6 +242,25 @@ async def test_a_slip_of_an_agent_is_the_end_of_its_step_and_of_no_other(
         gate.touch()
         assert (await sibling.outcome()).success
     assert len(calls(gate)) == 1
+
+
+@pytest.mark.contract("F11")
+@pytest.mark.parametrize(
+    ("agent", "prompt"),
+    [
+        ("belittles-shared", "1001"),
+        ("belittles", "1001"),
+        ("lies-shared", f'[["end", 1, "{"x" * 1001}"]]'),
+        ("lies-shared", f'[["end", 1, "{"x" * 1001}", null, [0, 0, 0], [], ["CRASHED", "-", true]]]'),
+        ("lies", f'[["end", 0, "{"x" * 1001}"]]'),
+    ],
+)
+async def test_output_above_the_limit_is_cut_whatever_the_worker_says(tmp_path: Path, agent: str, prompt: str) -> None:
+    async with running_node(tmp_path, output_bytes=1000) as node:
+        outcome = await node.run(agent, prompt)
+    assert outcome.output == "x" * 1000
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.retryable) == (FailureCode.PAYLOAD_TOO_LARGE, False)
 
 
 @pytest.mark.contract("C12")

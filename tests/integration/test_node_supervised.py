@@ -178,7 +178,7 @@ async def test_a_node_that_stood_still_as_a_whole_is_gone_when_it_goes_on(tmp_pa
         await all_daemons_run(marker)
         family = [program.process.pid, *linux.descendants_of(program.process.pid)]
         for pid in family:
-            os.kill(pid, signal.SIGSTOP)
+            linux.send(pid, signal.SIGSTOP)
         await asyncio.sleep(2.2)
         awake = program.runtime if first == "runtime" else program.process.pid
         os.kill(awake, signal.SIGCONT)

@@ -31,7 +31,7 @@ async def run_tool(name: str, work: Work, argument: str, context: StepContext, *
 
 
 def matching_files(pattern: str, context: StepContext) -> Iterator[tuple[str, Path]]:
-    """As `WorkspaceFiles.walk`, until the step is cancelled."""
+    """As `WorkspaceFiles.walk`, until the step is cancelled. A node's own looks at that also where nothing matches."""
     for found in context.workspace.walk(pattern):
         if context.is_cancelled():
             raise AgentFailed("stopped")

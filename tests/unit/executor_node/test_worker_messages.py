@@ -154,3 +154,28 @@ def test_a_usage_that_is_none_is_refused_where_the_agent_tells_it(usage: Any) ->
 def test_a_count_that_is_none_is_refused_where_the_agent_tells_it() -> None:
     with pytest.raises(ValueError, match="expected"):
         turn_to_message(1, 1, Usage(input_tokens=-5))
+
+
+@pytest.mark.contract("C3")
+@pytest.mark.parametrize("code", FailureCode)
+def test_a_worker_tells_only_the_failures_that_are_an_agents_own(code: FailureCode) -> None:
+    told = ["end", 1, "", None, [0, 0, 0], [], [code.value, "so it says", True]]
+    own = {FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE}
+    failure = result_from_message(told).failure
+    assert failure is not None
+    assert failure.code is (code if code in own else FailureCode.CRASHED)
+    assert failure.retryable is (code is not FailureCode.PAYLOAD_TOO_LARGE)
+
+
+@pytest.mark.contract("F11")
+def test_a_result_is_cut_to_the_limit_by_bytes() -> None:
+    result = Result("é" * 50, structured_json='"x"')
+    assert result.within(100) is result
+    cut = result.within(99)
+    assert (cut.output, cut.structured_json) == ("é" * 49, None)
+    assert cut.failure == StepFailure(
+        code=FailureCode.PAYLOAD_TOO_LARGE, message="the agent's output is larger than 99 bytes", retryable=False
+    )
+    too_much = Result("x", structured_json='"' + "x" * 100 + '"').within(100)
+    assert too_much.failure is not None
+    assert "structured value" in too_much.failure.message

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.workspace import Workspace
+from executor_node.workspace import MAX_PATTERN_PARTS, Workspace
 from fanfold.agent import AgentFailed, WorkspaceFiles
 
 SECRET = "the secret"
@@ -434,3 +434,25 @@ print(sorted({"pydantic", "yaml", "re2", "grpc", "google.protobuf"} & set(sys.mo
 def test_workers_load_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_AS_WORKERS_DO], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_any_number_of_double_stars_in_a_row_is_one(root: Path, workspace: Workspace) -> None:
+    many = "/".join(["**"] * 1000)
+    assert paths(workspace, f"{many}/*.md") == paths(workspace, "**/*.md") == ["README.md", "docs/guide.md"]
+    assert paths(workspace, many) == paths(workspace, "**")
+    assert paths(workspace, f"docs/{many}/end.txt") == ["docs/deep/end.txt"]
+
+
+def test_a_pattern_has_a_bounded_number_of_parts(root: Path, workspace: Workspace) -> None:
+    deepest = "/".join(["**", "*"] * (MAX_PATTERN_PARTS // 2))
+    assert paths(workspace, deepest) == []
+    with pytest.raises(AgentFailed, match="more than 64 parts"):
+        paths(workspace, f"{deepest}/*")
+
+
+@pytest.mark.contract("F1")
+def test_a_walk_that_finds_nothing_is_stopped_all_the_same(root: Path, observed: Observed) -> None:
+    answers = iter([False, False, True])
+    workspace = Workspace(root, observed, is_stopped=lambda: next(answers))
+    with pytest.raises(AgentFailed, match="stopped"):
+        paths(workspace, "**/no-such-file")
