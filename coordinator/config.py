@@ -43,7 +43,8 @@ class NodeSources(_Section):
     lease: Seconds = 10.0
     """Seconds that steps on a node live without a word from the coordinator, which speaks three times as often."""
     lease_grace: Seconds = 6.0
-    """Seconds from the end of a lease until the node has killed what it held; longer than its `step.stop_grace`."""
+    """Seconds from the end of a lease until the node has killed what it held; longer than its `step.stop_grace`, and
+    together with the lease longer than its `silence_limit`."""
     lease_margin: Seconds = 1.0
     """Seconds on top, for messages on their way, before a lost step may be given to another node."""
 
