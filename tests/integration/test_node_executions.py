@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,15 @@ async def test_a_node_that_is_out_of_file_descriptors_says_so_and_recovers(tmp_p
         assert (await node.run("plain")).success
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         before = len(os.listdir("/proc/self/fd"))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2, hard))
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 3, hard))
+        # The limit is on numbers, and earlier ones may be free: all are taken, and two given back.
+        taken: list[int] = []
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for fd in (taken.pop(), taken.pop()):
+            os.close(fd)
         try:
             for agent in ("plain", "shell"):
                 life = node.start(agent)
@@ -270,6 +279,8 @@ async def test_a_node_that_is_out_of_file_descriptors_says_so_and_recovers(tmp_p
                 assert "Too many open files" in failure.message
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in taken:
+                os.close(fd)
         assert len(os.listdir("/proc/self/fd")) == before
         assert (await node.run("plain")).success
 
