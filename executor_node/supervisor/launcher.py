@@ -1,8 +1,11 @@
 """The launcher: the process that stands over one process tree and outlives everything in it.
 
-The supervisor forks it, it forks the tree's first process and waits. When that one has ended, or when it is told to by
-SIGTERM (which is also what the kernel sends it when the supervisor dies), it kills all that is left below it and only
-then ends, in the same way as the first process did: its wait status is the tree's.
+The supervisor forks it, it forks the tree's first process and waits. When that one has ended, when it is told to by
+SIGTERM, or when the supervisor dies, it kills all that is left below it and only then ends, in the same way as the
+first process did: its wait status is the tree's.
+
+Of the supervisor's death the kernel tells it by SIGCONT, the one signal that also a stopped process hears: an agent may
+have stopped its launcher.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ def run_launcher(launch_file: int, fds: Mapping[int, int], worker: Callable[[], 
         signal.set_wakeup_fd(-1)
         os.setsid()  # signals from a terminal are the supervisor's affair
         linux.become_subreaper()
-        linux.die_with_parent(parent, signal.SIGTERM)
+        linux.die_with_parent(parent, signal.SIGCONT)
         launch = launch_from_file(launch_file)
         own = os.getpid()
         first = os.fork()
         if first == 0:
             _become_first(launch, fds, worker, parent=own)
         linux.close_fds_from(0)
-        statuses = _wait_for(first)
+        statuses = _wait_for(first, supervisor=parent)
         statuses |= linux.kill_descendants()
         _end_like(statuses[first])
     except OSError as error:
@@ -51,10 +54,13 @@ def run_launcher(launch_file: int, fds: Mapping[int, int], worker: Callable[[], 
         os._exit(_COULD_NOT_START)
 
 
-def _wait_for(first: int) -> dict[int, int]:
-    """Wait until the first process has ended, or until told to end it. Returns the statuses reaped meanwhile."""
+def _wait_for(first: int, *, supervisor: int) -> dict[int, int]:
+    """Wait until the first process has ended, or until it has to. Returns the statuses reaped meanwhile."""
     statuses: dict[int, int] = {}
-    while first not in statuses and signal.sigwait((signal.SIGCHLD, signal.SIGTERM)) == signal.SIGCHLD:
+    while first not in statuses:
+        told = signal.sigwait((signal.SIGCHLD, signal.SIGTERM, signal.SIGCONT))
+        if told == signal.SIGTERM or os.getppid() != supervisor:
+            break
         with contextlib.suppress(ChildProcessError):
             statuses |= linux.reap()
     return statuses

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from executor_node.supervisor import linux
@@ -204,6 +205,22 @@ async def test_when_the_supervisor_is_killed_everything_is_gone_and_every_step_e
         assert node.executions.status().draining
     assert {o.failure and o.failure.code for o in outcomes} == {FailureCode.NODE_LOST}
     assert all(o.failure and o.failure.retryable for o in outcomes[:3])
+
+
+@pytest.mark.contract("F17")
+async def test_launchers_that_are_stopped_end_as_well_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    marker = new_marker()
+    async with running_node(tmp_path) as node:
+        await _start_trees(node, marker)
+        supervisor = node.supervision.supervisor_pid
+        os.kill(supervisor, signal.SIGSTOP)  # or it would have them go on at once
+        launchers = [child.pid for child in psutil.Process(supervisor).children()]
+        assert launchers
+        for pid in launchers:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(supervisor, signal.SIGKILL)
+        await eventually(lambda: not find_processes(marker))
+        await eventually(lambda: not any(map(is_alive, launchers)))
 
 
 @pytest.mark.contract("F17")
