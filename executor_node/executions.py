@@ -235,7 +235,7 @@ class Executions:
         result = step.result
         text = result.output if result.structured_json is None else result.structured_json
         try:
-            structured = await structured_text(_TurnOf(step.owner, self._validator), step.spec.output_schema, text)
+            structured = await structured_text(self._validator, step.spec.output_schema, text, owner=step.owner)
         except Exception:
             log.exception("checking structured output failed", execution_id=step.execution_id)
             structured = UNCHECKED
@@ -263,18 +263,6 @@ class _Check:
         """Leave it, and have the step end."""
         self._task.cancel()
         self._on_stop()
-
-
-class _TurnOf:
-    """A validator for one owner, whose slow checks take turns with those of others (C45)."""
-
-    def __init__(self, owner: str, validator: SchemaValidator) -> None:
-        self._owner = owner
-        self._validator = validator
-
-    async def validate(self, schema: object, value: object, *, owner: str = "") -> str | None:
-        """As `SchemaValidator.validate`."""
-        return await self._validator.validate(schema, value, owner=owner or self._owner)
 
 
 def _is_told_longer(value: object, text: str, max_bytes: int) -> bool:

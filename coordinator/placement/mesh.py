@@ -143,7 +143,9 @@ class MeshExecutor:
         ending = _consistent(ending, spec, node)
         if spec.output_schema is None or not ending.success:
             return ending
-        structured = await structured_value(self._mesh.validator, spec.output_schema, ending.structured)
+        structured = await structured_value(
+            self._mesh.validator, spec.output_schema, ending.structured, owner=self._scope.owner
+        )
         if structured.failure is None:
             return ending
         return replace(

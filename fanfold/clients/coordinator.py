@@ -58,10 +58,8 @@ class CoordinatorClient:
     ) -> AsyncGenerator[RunEvent, None]:
         """Run a fan-out and give its events; closing the iterator cancels the run."""
         opening = pb.RunOpen(request_id=request_id, events=detail_to_proto(detail), parallel=pb.ParallelRun())
-        requests = [
-            pb.RunRequest(open=opening),
-            *_step_requests(specs),
-        ]  # before the call: what is wrong is raised here
+        # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
+        requests = [pb.RunRequest(open=opening), *_step_requests(specs)]
         call = self._open_stub().Run(iter(requests))
         try:
             async for response in call:

@@ -39,21 +39,21 @@ UNCHECKED = Structured(
 """For when checking itself went wrong in a way that nobody foresaw."""
 
 
-async def structured_text(validator: Validator, schema: object, text: str) -> Structured:
-    """What JSON text stands for, if that satisfies the schema."""
+async def structured_text(validator: Validator, schema: object, text: str, *, owner: str = "") -> Structured:
+    """What JSON text stands for, if that satisfies the schema. Checks of different owners take turns."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except RecursionError:
         return _invalid("the output is nested too deep")
     except ValueError as error:
         return _invalid(f"the output is not JSON: {error}")
-    return await structured_value(validator, schema, value)
+    return await structured_value(validator, schema, value, owner=owner)
 
 
-async def structured_value(validator: Validator, schema: object, value: object) -> Structured:
-    """The value, if it satisfies the schema."""
+async def structured_value(validator: Validator, schema: object, value: object, *, owner: str = "") -> Structured:
+    """The value, if it satisfies the schema. Checks of different owners take turns."""
     try:
-        fault = await validator.validate(schema, value)
+        fault = await validator.validate(schema, value, owner=owner)
     except FanfoldError as error:
         message = f"it could not be validated: {error.message}"
         return Structured(failure=StepFailure(code=FailureCode.INTERNAL, message=message, retryable=True))
