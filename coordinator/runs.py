@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from coordinator.combinators.parallel import fan_out, refuse_duplicates
+from coordinator.combinators.runner import StepKey, StepRunner, Unkeyed
 from coordinator.config import Limits
 from coordinator.scope import Scope
 from fanfold.background import background
@@ -181,7 +182,7 @@ class _Account:
         log.info("run started", steps=self._total)
         try:
             async with background(self._tell_waiting()):
-                await fan_out(_Paced(executor, self._feed, self._scope), specs, self._on_step, _let_go)
+                await fan_out(_Paced(Unkeyed(executor), self._feed, self._scope), specs, self._on_step, _let_go)
         except asyncio.CancelledError:
             log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
             raise
@@ -212,7 +213,10 @@ class _Account:
                 self._failed += 1
         if _is_wanted(event, self._detail, self._feed):
             weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
-            self._feed.push(RunStepEvent(sequence=self._number(), time=event.time, index=index, event=event), weight)
+            sequence = 0 if isinstance(event, StepProgressed) else self._number()
+            self._feed.push(RunStepEvent(sequence=sequence, time=event.time, index=index, event=event), weight)
+        elif isinstance(event, StepStarted):
+            self._number()
 
     def _number(self) -> int:
         self._sequence += 1
@@ -240,21 +244,21 @@ def _is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Fee
 
 
 class _Paced:
-    """An executor that begins no further step while the run's caller has a lot to read already (F15)."""
+    """A runner that begins no further step while the run's caller has a lot to read already (F15)."""
 
-    def __init__(self, executor: AgentExecutor, feed: Feed[RunEvent], scope: Scope) -> None:
-        self._executor = executor
+    def __init__(self, runner: StepRunner, feed: Feed[RunEvent], scope: Scope) -> None:
+        self._runner = runner
         self._feed = feed
         self._waiting = scope.waiting
 
     def concurrency_hint(self) -> int:
-        return self._executor.concurrency_hint()
+        return self._runner.concurrency_hint()
 
-    async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
+    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         if self._feed.is_heavy():
             with self._waiting.step(), self._waiting.on("its caller, which has much to read"):
                 await self._feed.room()
-        return await self._executor.execute_step(spec, on_event)
+        return await self._runner.run_step(key, spec, on_event)
 
 
 def _let_go(_index: int, _outcome: StepOutcome) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from coordinator.combinators.runner import StepKey, StepRunner, Unkeyed
+from coordinator.combinators.workers import Workers
 from coordinator.life import StepLife, failed
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepOutcome
-from fanfold.ports import AgentExecutor
-
-HINT_INTERVAL = 0.2
-"""Seconds between two looks at the executor's hint, for when it grows while every worker is busy."""
+from fanfold.ports import AgentExecutor, OnStepEvent
 
 OnIndexedEvent = Callable[[int, StepEvent], None]
 """Takes a step's position in the input, from 0, and its event; must not block and must not raise."""
@@ -38,19 +35,38 @@ async def parallel(
         asyncio.CancelledError: this call was cancelled; so were its steps, and they are gone.
     """
     outcomes: dict[int, StepOutcome] = {}
-    await fan_out(executor, specs, on_event, outcomes.__setitem__)
+    await fan_out(Unkeyed(executor), specs, on_event, outcomes.__setitem__)
     return [outcomes[index] for index in range(len(specs))]
 
 
 async def fan_out(
-    executor: AgentExecutor,
+    runner: StepRunner,
     specs: Sequence[AgentStepSpec],
     on_event: OnIndexedEvent | None,
     on_outcome: OnIndexedOutcome,
+    indices: Iterable[int] | None = None,
 ) -> None:
-    """As `parallel`, for callers that take each outcome as it comes and need not hold them all."""
+    """As `parallel`, for callers that take each outcome as it comes and need not hold them all.
+
+    With `indices` only the specs at these positions are run.
+    """
     refuse_duplicates(specs)
-    await _FanOut(executor, specs, on_event, on_outcome).run()
+
+    async def run(index: int) -> None:
+        listener = partial(on_event, index) if on_event else None
+        on_outcome(index, await _run_step(runner, index, specs[index], listener))
+
+    await Workers(range(len(specs)) if indices is None else indices, run, runner.concurrency_hint).run()
+
+
+async def _run_step(runner: StepRunner, index: int, spec: AgentStepSpec, listener: OnStepEvent | None) -> StepOutcome:
+    life = StepLife(spec, listener)
+    try:
+        outcome = await runner.run_step(StepKey.of_spec(index, spec), spec, life.tell if listener else None)
+    except Exception as error:  # whatever an executor raises must not touch the siblings (C12)
+        _log.exception("the executor raised for a step")
+        outcome = failed(spec, FailureCode.INTERNAL, f"the executor raised {type(error).__name__}")
+    return life.end(outcome)
 
 
 def refuse_duplicates(specs: Sequence[AgentStepSpec], *, path: str = "steps") -> None:
@@ -63,63 +79,3 @@ def refuse_duplicates(specs: Sequence[AgentStepSpec], *, path: str = "steps") ->
     ]
     if violations:
         raise InvalidArgument(violations=violations)
-
-
-class _FanOut:
-    """A fixed set of worker tasks, each taking the next step: far cheaper than a task for each of 100,000 steps."""
-
-    def __init__(
-        self,
-        executor: AgentExecutor,
-        specs: Sequence[AgentStepSpec],
-        on_event: OnIndexedEvent | None,
-        on_outcome: OnIndexedOutcome,
-    ) -> None:
-        self._executor = executor
-        self._specs = specs
-        self._on_event = on_event
-        self._on_outcome = on_outcome
-        self._next: Iterator[int] = iter(range(len(specs)))
-        self._workers = 0
-        self._all_taken = asyncio.Event()
-        if not specs:
-            self._all_taken.set()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            while not self._all_taken.is_set():
-                for _ in range(min(len(self._specs), self._wanted()) - self._workers):
-                    self._workers += 1
-                    tasks.create_task(self._work())
-                await _wait(self._all_taken, HINT_INTERVAL)
-
-    def _wanted(self) -> int:
-        return max(1, self._executor.concurrency_hint())
-
-    async def _work(self) -> None:
-        try:
-            while self._workers <= self._wanted():
-                index = next(self._next, None)
-                if index is None:
-                    self._all_taken.set()
-                    return
-                self._on_outcome(index, await self._run_step(index))
-        finally:
-            self._workers -= 1
-
-    async def _run_step(self, index: int) -> StepOutcome:
-        spec = self._specs[index]
-        life = StepLife(spec, partial(self._on_event, index) if self._on_event else None)
-        try:
-            outcome = await self._executor.execute_step(spec, life.tell if self._on_event else None)
-        except Exception as error:  # whatever an executor raises must not touch the siblings (C12)
-            _log.exception("the executor raised for a step")
-            message = f"the executor raised {type(error).__name__}"
-            outcome = failed(spec, FailureCode.INTERNAL, message)
-        return life.end(outcome)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

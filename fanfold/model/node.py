@@ -31,6 +31,7 @@ class Agent:
     description: str
     kind: AgentKind
     isolation: Isolation
+    uses_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,8 @@ class Run:
     waiting_on: str = ""
     created_at: datetime | None = None
     ended_at: datetime | None = None
+    coordinator: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +88,43 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStepEvent:
-    """Something happened to a step; `index` is its position in the request, from 0."""
+    """Something happened to a step; `index` is its position in the request, or its item's in a pipeline, from 0."""
 
     sequence: int
     time: datetime
     index: int
     event: StepEvent
     stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailed:
+    """A pipeline's stage raised, answered no spec, or did not answer in time; the item's chain ends there (C15)."""
+
+    sequence: int
+    time: datetime
+    index: int
+    stage: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChanged:
+    """A recorded step runs again, because what it asks for changed (C16)."""
+
+    sequence: int
+    time: datetime
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExhausted:
+    """The budget has no room for further steps (C13); told once."""
+
+    sequence: int
+    time: datetime
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +146,8 @@ class RunEnded:
     error: str = ""
 
 
-RunEvent = RunStarted | RunStepEvent | WaitingChanged | RunEnded
+RunEvent = RunStarted | RunStepEvent | StageFailed | StepChanged | BudgetExhausted | WaitingChanged | RunEnded
+"""One event in a run's life. `sequence` counts from 1 without gaps; a step's progress has none, which is 0 (C28)."""
 
 
 class ParallelResult(Sequence[StepOutcome]):

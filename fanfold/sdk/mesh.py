@@ -11,7 +11,7 @@ from typing import Any, Self
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
-from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStepEvent, WaitingChanged
+from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStarted, RunStepEvent, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome
 from fanfold.model.validation import parse_request_id, parse_spec, parse_specs, require_json_schemas
 from fanfold.settings import client_settings
@@ -161,7 +161,7 @@ class ParallelRun:
                     self._result = _result_of(self._outcomes, run_event)
                 elif isinstance(run_event, WaitingChanged):
                     self.waiting_on = run_event.waiting_on
-                else:
+                elif isinstance(run_event, RunStarted):
                     self.run_id = run_event.run_id
         if self._result is None:
             raise Unavailable("the coordinator ended the call before the run had ended")

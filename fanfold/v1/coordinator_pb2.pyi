@@ -34,6 +34,7 @@ class RunOpen(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     PARALLEL_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
+    FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent, as far as the service's comment says (C18). Optional for runs without a workflow id."""
     workflow_id: _builtins.str
@@ -42,6 +43,8 @@ class RunOpen(_message.Message):
     """Tokens the run may spend (C13). Unset means no budget; 0 refuses every step that would spend."""
     events: _run_pb2.EventDetail.ValueType
     """Which events to send."""
+    from_sequence: _builtins.int
+    """First event to send, for a call that goes on reading what an earlier one began; 0 means from the beginning."""
     @_builtins.property
     def parallel(self) -> Global___ParallelRun:
         """A fan-out; its steps follow."""
@@ -59,10 +62,11 @@ class RunOpen(_message.Message):
         events: _run_pb2.EventDetail.ValueType = ...,
         parallel: Global___ParallelRun | None = ...,
         script: _run_pb2.Script | None = ...,
+        from_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "kind", b"kind", "parallel", b"parallel", "script", b"script"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015
@@ -81,14 +85,27 @@ class ParallelRun(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOTAL_STEPS_FIELD_NUMBER: _builtins.int
+    AS_BEFORE_FIELD_NUMBER: _builtins.int
+    total_steps: _builtins.int
+    """How many steps follow. A request that has another number is refused; without it, a request whose stream broke off
+    looks like a shorter one.
+    """
+    as_before: _builtins.bool
+    """Run the steps that the workflow's last run was asked for; none follow."""
     def __init__(
         self,
+        *,
+        total_steps: _builtins.int | None = ...,
+        as_before: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_steps", b"_total_steps", "total_steps", b"total_steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_steps", b"_total_steps", "as_before", b"as_before", "total_steps", b"total_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__total_steps: _TypeAlias = _typing.Literal["total_steps"]  # noqa: Y015
+    _WhichOneofArgType__total_steps: _TypeAlias = _typing.Literal["_total_steps", b"_total_steps"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_steps) -> _WhichOneofReturnType__total_steps | None: ...
 
 Global___ParallelRun: _TypeAlias = ParallelRun  # noqa: Y015
 
@@ -222,6 +239,7 @@ class PipelineOpen(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
     STAGE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent (C18)."""
     workflow_id: _builtins.str
@@ -232,6 +250,8 @@ class PipelineOpen(_message.Message):
     """Which events to send."""
     stages: _builtins.int
     """Number of stages, at least 1."""
+    from_sequence: _builtins.int
+    """First event to send, for a call that goes on with what an earlier one began; 0 means from the beginning."""
     @_builtins.property
     def stage_timeout(self) -> _duration_pb2.Duration:
         """Longest time to answer one stage request (C15). Unset means 30 seconds."""
@@ -245,10 +265,11 @@ class PipelineOpen(_message.Message):
         events: _run_pb2.EventDetail.ValueType = ...,
         stages: _builtins.int = ...,
         stage_timeout: _duration_pb2.Duration | None = ...,
+        from_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "stage_timeout", b"stage_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015

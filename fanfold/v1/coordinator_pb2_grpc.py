@@ -38,6 +38,13 @@ class CoordinatorStub:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     def __init__(self, channel):
@@ -131,6 +138,13 @@ class CoordinatorServicer:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     def Run(self, request_iterator, context):
@@ -153,8 +167,10 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunPipeline(self, request_iterator, context):
-        """Runs a pipeline while the caller's stream lasts (C14). The server asks the caller for each item's next step as the
-        item gets there; the caller answers in any order, each within the stage timeout.
+        """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the server tells
+        the run's `started` event, asks the caller for each item's next step as the item gets there, and tells events in
+        batches as Run does; the caller answers in any order, each request within the stage timeout. The caller keeps its
+        side of the stream open until the run's `ended`. Its own close before that ends every chain as if by EndOfChain.
 
         Errors: as Run.
         """
@@ -379,6 +395,13 @@ class Coordinator:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     @staticmethod

@@ -39,6 +39,13 @@ class CoordinatorStub:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     @_typing.overload
@@ -61,8 +68,10 @@ class CoordinatorStub:
       FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
     """
     RunPipeline: _grpc.StreamStreamMultiCallable[_coordinator_pb2.RunPipelineRequest, _coordinator_pb2.RunPipelineResponse]
-    """Runs a pipeline while the caller's stream lasts (C14). The server asks the caller for each item's next step as the
-    item gets there; the caller answers in any order, each within the stage timeout.
+    """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the server tells
+    the run's `started` event, asks the caller for each item's next step as the item gets there, and tells events in
+    batches as Run does; the caller answers in any order, each request within the stage timeout. The caller keeps its
+    side of the stream open until the run's `ended`. Its own close before that ends every chain as if by EndOfChain.
 
     Errors: as Run.
     """
@@ -155,6 +164,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -174,8 +190,10 @@ class CoordinatorAsyncStub(CoordinatorStub):
       FAILED_PRECONDITION a workflow id was given but no journal is configured (C17).
     """
     RunPipeline: _aio.StreamStreamMultiCallable[_coordinator_pb2.RunPipelineRequest, _coordinator_pb2.RunPipelineResponse]  # type: ignore[assignment]
-    """Runs a pipeline while the caller's stream lasts (C14). The server asks the caller for each item's next step as the
-    item gets there; the caller answers in any order, each within the stage timeout.
+    """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the server tells
+    the run's `started` event, asks the caller for each item's next step as the item gets there, and tells events in
+    batches as Run does; the caller answers in any order, each request within the stage timeout. The caller keeps its
+    side of the stream open until the run's `ended`. Its own close before that ends every chain as if by EndOfChain.
 
     Errors: as Run.
     """
@@ -267,6 +285,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
+    further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
+    its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
+    all have succeeded. A run that has ended COMPLETED is told again to the same `request_id`; one that was cancelled or
+    failed is resumed by it. Any coordinator on the same journal can be called: it passes the call on to the one that
+    holds the run.
     """
 
     @_abc_1.abstractmethod
@@ -296,8 +321,10 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_coordinator_pb2.RunPipelineRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.RunPipelineResponse], _abc.AsyncIterator[_coordinator_pb2.RunPipelineResponse]]:
-        """Runs a pipeline while the caller's stream lasts (C14). The server asks the caller for each item's next step as the
-        item gets there; the caller answers in any order, each within the stage timeout.
+        """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the server tells
+        the run's `started` event, asks the caller for each item's next step as the item gets there, and tells events in
+        batches as Run does; the caller answers in any order, each request within the stage timeout. The caller keeps its
+        side of the stream open until the run's `ended`. Its own close before that ends every chain as if by EndOfChain.
 
         Errors: as Run.
         """

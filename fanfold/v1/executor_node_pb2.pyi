@@ -202,6 +202,7 @@ class LinkRequest(_message.Message):
     CANCELS_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    ADOPTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___LinkHello:
         """Only in the first message."""
@@ -216,7 +217,11 @@ class LinkRequest(_message.Message):
 
     @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Executions whose ending has arrived; the node need not tell it again."""
+        """Executions whose ending has arrived, and is durable where the run is journaled; the node need not tell it again."""
+
+    @_builtins.property
+    def adoptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdoptRun]:
+        """Runs that this coordinator holds from now on."""
 
     def __init__(
         self,
@@ -225,10 +230,11 @@ class LinkRequest(_message.Message):
         cancels: _abc.Iterable[Global___CancelExecution] | None = ...,
         starts: _abc.Iterable[Global___StartExecution] | None = ...,
         acknowledged: _abc.Iterable[_builtins.str] | None = ...,
+        adoptions: _abc.Iterable[Global___AdoptRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "cancels", b"cancels", "hello", b"hello", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "adoptions", b"adoptions", "cancels", b"cancels", "hello", b"hello", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -309,6 +315,34 @@ class StartExecution(_message.Message):
 Global___StartExecution: _TypeAlias = StartExecution  # noqa: Y015
 
 @_typing.final
+class AdoptRun(_message.Message):
+    """Makes the executions of a run this coordinator's, whoever started them: those that run, and those whose ending nobody
+    has acknowledged. The node answers with `adopted`; their endings then come over this link (C19).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    epoch: _builtins.int
+    """The run's epoch with its new holder."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptRun: _TypeAlias = AdoptRun  # noqa: Y015
+
+@_typing.final
 class CancelExecution(_message.Message):
     """Stops a step. Its outcome still comes."""
 
@@ -343,6 +377,7 @@ class LinkResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___LinkWelcome:
         """Only in the first message."""
@@ -355,20 +390,61 @@ class LinkResponse(_message.Message):
     def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionUpdate]:
         """What happened to the steps."""
 
+    @_builtins.property
+    def adopted(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunAdopted]:
+        """Runs whose executions are this coordinator's now; comes before any update of them."""
+
     def __init__(
         self,
         *,
         welcome: Global___LinkWelcome | None = ...,
         status: _node_pb2.NodeStatus | None = ...,
         updates: _abc.Iterable[Global___ExecutionUpdate] | None = ...,
+        adopted: _abc.Iterable[Global___RunAdopted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkResponse: _TypeAlias = LinkResponse  # noqa: Y015
+
+@_typing.final
+class RunAdopted(_message.Message):
+    """Answers AdoptRun."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HELD_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    epoch: _builtins.int
+    """The epoch that was asked with."""
+    stale: _builtins.bool
+    """Whether a newer epoch of the run is known; then nothing was adopted."""
+    @_builtins.property
+    def held_executions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The run's executions that the node runs, or whose ending was not acknowledged. What is not among them is not there."""
+
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        held_executions: _abc.Iterable[_builtins.str] | None = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "held_executions", b"held_executions", "run_id", b"run_id", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunAdopted: _TypeAlias = RunAdopted  # noqa: Y015
 
 @_typing.final
 class LinkWelcome(_message.Message):

@@ -222,6 +222,7 @@ class Agent(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
+    USES_MODEL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, as steps ask for it."""
     description: _builtins.str
@@ -230,6 +231,8 @@ class Agent(_message.Message):
     """How it runs."""
     isolation: Global___Isolation.ValueType
     """How its steps are kept apart."""
+    uses_model: _builtins.bool
+    """Whether its steps may spend model tokens, so that a budget has to keep some for them (C13)."""
     def __init__(
         self,
         *,
@@ -237,10 +240,11 @@ class Agent(_message.Message):
         description: _builtins.str = ...,
         kind: Global___AgentKind.ValueType = ...,
         isolation: Global___Isolation.ValueType = ...,
+        uses_model: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "isolation", b"isolation", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "isolation", b"isolation", "kind", b"kind", "name", b"name", "uses_model", b"uses_model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

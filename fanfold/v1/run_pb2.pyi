@@ -159,6 +159,8 @@ class Run(_message.Message):
     WAITING_ON_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """Names the run; given by the coordinator."""
     workflow_id: _builtins.str
@@ -175,6 +177,10 @@ class Run(_message.Message):
     """The job that stands for it in the registry when it is detached (C31); else empty."""
     waiting_on: _builtins.str
     """What it waits for when nothing moves, in words (C42); else empty."""
+    coordinator: _builtins.str
+    """The coordinator that holds it, or held it last, by name."""
+    reason: _builtins.str
+    """Why it was cancelled or failed, in words; the first reason is kept. Else empty."""
     @_builtins.property
     def steps(self) -> Global___StepCounts:
         """How many steps are where."""
@@ -206,10 +212,12 @@ class Run(_message.Message):
         waiting_on: _builtins.str = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
+        coordinator: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "created_at", b"created_at", "ended_at", b"ended_at", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "budget", b"budget", "created_at", b"created_at", "ended_at", b"ended_at", "job_id", b"job_id", "kind", b"kind", "owner", b"owner", "run_id", b"run_id", "state", b"state", "steps", b"steps", "waiting_on", b"waiting_on", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "budget", b"budget", "coordinator", b"coordinator", "created_at", b"created_at", "ended_at", b"ended_at", "job_id", b"job_id", "kind", b"kind", "owner", b"owner", "reason", b"reason", "run_id", b"run_id", "state", b"state", "steps", b"steps", "waiting_on", b"waiting_on", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,7 +289,12 @@ Global___Budget: _TypeAlias = Budget  # noqa: Y015
 
 @_typing.final
 class RunEvent(_message.Message):
-    """One event in a run's life (C28). `sequence` counts from 1 without gaps over the events that the caller asked for."""
+    """One event in a run's life (C28).
+
+    Events have numbers, from 1 without gaps, that stay the same however often and by whatever coordinator they are told.
+    With EVENT_DETAIL_OUTCOMES the numbers of the steps' `started` are left out. A step's `progress` is told to those who
+    listen at the time, is not kept, and has no number.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -297,7 +310,7 @@ class RunEvent(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """The event's number within the run."""
+    """The event's number within the run; 0 for a step's `progress`."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When it happened."""
@@ -806,10 +819,15 @@ class StepRecord(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """The task id, or item index and stage index of a pipeline."""
+    """The task id; in a pipeline the item's and the stage's index, as "3.0"."""
     fingerprint: _builtins.str
-    """SHA-256 over what changes the work, in lower-case hexadecimal."""
+    """SHA-256 over what changes the work (C7), in lower-case hexadecimal."""
+    digest: _builtins.str
+    """SHA-256 over workflow, key, fingerprint and outcome, in lower-case hexadecimal; a record that does not fit it is
+    refused.
+    """
     @_builtins.property
     def outcome(self) -> _step_pb2.StepOutcome:
         """What came of it."""
@@ -820,10 +838,11 @@ class StepRecord(_message.Message):
         key: _builtins.str = ...,
         fingerprint: _builtins.str = ...,
         outcome: _step_pb2.StepOutcome | None = ...,
+        digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "key", b"key", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "fingerprint", b"fingerprint", "key", b"key", "outcome", b"outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

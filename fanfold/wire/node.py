@@ -45,6 +45,7 @@ def node_to_proto(node: Node) -> pb.Node:
                 description=agent.description,
                 kind=_KIND_TO_PROTO[agent.kind],
                 isolation=_ISOLATION_TO_PROTO[agent.isolation],
+                uses_model=agent.uses_model,
             )
             for agent in node.agents
         ],
@@ -66,6 +67,7 @@ def node_from_proto(message: pb.Node) -> Node:
                 description=agent.description,
                 kind=_KIND_FROM_PROTO.get(agent.kind, AgentKind.COMMAND),
                 isolation=_ISOLATION_FROM_PROTO.get(agent.isolation, Isolation.PROCESS),
+                uses_model=agent.uses_model,
             )
             for agent in message.agents
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fanfold.model.run import (
     Budget,
+    BudgetExhausted,
     EventDetail,
     Run,
     RunEnded,
@@ -12,6 +13,8 @@ from fanfold.model.run import (
     RunStarted,
     RunState,
     RunStepEvent,
+    StageFailed,
+    StepChanged,
     StepCounts,
     WaitingChanged,
 )
@@ -53,14 +56,13 @@ def run_to_proto(run: Run, target: pb.Run | None = None) -> pb.Run:
     message.steps.failed = run.steps.failed
     message.waiting_on = run.waiting_on
     if run.budget is not None:
-        message.budget.limit = run.budget.limit
-        message.budget.spent = run.budget.spent
-        message.budget.refused_steps = run.budget.refused_steps
-        message.budget.SetInParent()
+        _budget_to_proto(run.budget, message.budget)
     if run.created_at is not None:
         set_timestamp(message.created_at, run.created_at)
     if run.ended_at is not None:
         set_timestamp(message.ended_at, run.ended_at)
+    message.coordinator = run.coordinator
+    message.reason = run.reason
     return message
 
 
@@ -76,15 +78,34 @@ def run_from_proto(message: pb.Run) -> Run:
         attached=message.attached,
         job_id=message.job_id,
         steps=StepCounts(total=steps.total, running=steps.running, succeeded=steps.succeeded, failed=steps.failed),
-        budget=(
-            Budget(limit=budget.limit, spent=budget.spent, refused_steps=budget.refused_steps)
-            if message.HasField("budget")
-            else None
-        ),
+        budget=_budget_from_proto(budget) if message.HasField("budget") else None,
         waiting_on=message.waiting_on,
         created_at=time_from_proto(message.created_at) if message.HasField("created_at") else None,
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
+        coordinator=message.coordinator,
+        reason=message.reason,
     )
+
+
+def _budget_to_proto(budget: Budget, message: pb.Budget) -> None:
+    message.limit = budget.limit
+    message.spent = budget.spent
+    message.refused_steps = budget.refused_steps
+    message.SetInParent()
+
+
+def _budget_from_proto(message: pb.Budget) -> Budget:
+    return Budget(limit=message.limit, spent=message.spent, refused_steps=message.refused_steps)
+
+
+def event_to_bytes(event: RunEvent) -> bytes:
+    """The event in the form in which it is kept."""
+    return event_into(event, pb.RunEvent()).SerializeToString()
+
+
+def event_from_bytes(data: bytes) -> RunEvent | None:
+    """The event that was kept; None for a kind that only a newer release knows."""
+    return run_event_from_proto(pb.RunEvent.FromString(data))
 
 
 def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
@@ -100,6 +121,14 @@ def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
         case RunStarted():
             message.started.run_id = event.run_id
             message.started.total_steps = event.total_steps
+        case StageFailed():
+            failed = message.stage_failed
+            failed.index, failed.stage, failed.error = event.index, event.stage, event.error
+        case StepChanged():
+            message.step_changed.key = event.key
+            message.step_changed.reason = event.reason
+        case BudgetExhausted():
+            _budget_to_proto(event.budget, message.budget_exhausted.budget)
         case WaitingChanged():
             message.waiting.waiting_on = event.waiting_on
             message.waiting.SetInParent()
@@ -111,23 +140,28 @@ def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
 
 def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
     """The event as it was sent; None for a kind that only a newer peer knows."""
-    time = time_from_proto(message.time)
+    number, time = message.sequence, time_from_proto(message.time)
+    event: RunEvent | None = None
     match message.WhichOneof("event"):
         case "step":
             step = message.step
-            event = event_from_proto(step.event)
-            if event is None:
-                return None
-            return RunStepEvent(sequence=message.sequence, time=time, index=step.index, stage=step.stage, event=event)
+            if (told := event_from_proto(step.event)) is not None:
+                event = RunStepEvent(sequence=number, time=time, index=step.index, stage=step.stage, event=told)
         case "started":
             started = message.started
-            return RunStarted(
-                sequence=message.sequence, time=time, run_id=started.run_id, total_steps=started.total_steps
-            )
+            event = RunStarted(sequence=number, time=time, run_id=started.run_id, total_steps=started.total_steps)
+        case "stage_failed":
+            failed = message.stage_failed
+            event = StageFailed(sequence=number, time=time, index=failed.index, stage=failed.stage, error=failed.error)
+        case "step_changed":
+            changed = message.step_changed
+            event = StepChanged(sequence=number, time=time, key=changed.key, reason=changed.reason)
+        case "budget_exhausted":
+            budget = _budget_from_proto(message.budget_exhausted.budget)
+            event = BudgetExhausted(sequence=number, time=time, budget=budget)
         case "waiting":
-            return WaitingChanged(sequence=message.sequence, time=time, waiting_on=message.waiting.waiting_on)
+            event = WaitingChanged(sequence=number, time=time, waiting_on=message.waiting.waiting_on)
         case "ended":
             ended = message.ended
-            return RunEnded(sequence=message.sequence, time=time, run=run_from_proto(ended.run), error=ended.error)
-        case _:
-            return None
+            event = RunEnded(sequence=number, time=time, run=run_from_proto(ended.run), error=ended.error)
+    return event

@@ -1,0 +1,231 @@
+"""The protocol of a journal: runs with their holders, and what is appended to them (C16 to C19).
+
+A run is one row, which says who holds it until when, and an append-only log of events. Records are the successful steps
+of a workflow; they outlive its runs until all steps have succeeded. Time is the journal's own: holders never compare
+clocks. Every write by a holder carries the epoch with which it holds the run, and is refused once the row has moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from fanfold.errors import Aborted, Unavailable
+from fanfold.model.run import Budget, Run, RunState, StepCounts
+
+
+class Fenced(Aborted):
+    """The run has moved on to another coordinator, or has ended."""
+
+    default_reason = "RUN_MOVED"
+
+
+class JournalFailed(Unavailable):
+    """The journal cannot be read or written; its coordinator's log says why."""
+
+    default_reason = "JOURNAL_FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A coordinator by its name, and where others reach it, as host:port."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to be kept. `run` says what it is and whose; its state is PENDING and its counts are as asked for.
+
+    `request` is all that another coordinator needs to go on with it, and `request_digest` tells two requests apart.
+    """
+
+    run: Run
+    request_id: str = ""
+    request_digest: str = ""
+    request: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRun:
+    """A run as the journal has it.
+
+    `lease_left` is in seconds, negative when the lease is over, and 0 for a run that has ended or was let go.
+    `nodes` are the nodes that its steps may be on. `last_sequence` is the number of its last kept event.
+    """
+
+    run: Run
+    request_id: str
+    request_digest: str
+    holder: Holder
+    epoch: int
+    lease_left: float
+    held_since: datetime
+    nodes: tuple[str, ...] = ()
+    last_sequence: int = 0
+    cancel_reason: str | None = None
+    """Why it is to be cancelled, if somebody asked for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kept event, encoded. `outcomes_only` says whether those who want only outcomes are told it too."""
+
+    sequence: int
+    data: bytes
+    outcomes_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One successful step of a workflow. `data` is the encoded event of its end."""
+
+    key: str
+    fingerprint: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What a holder writes at once: events, records, and how the run then stands.
+
+    Entries have the sequence numbers that follow the last kept one. `state` other than RUNNING ends the run: `reason`
+    says why, the row is nobody's any more, and with `forget_records` the workflow's records are deleted (C16).
+    """
+
+    run_id: str
+    epoch: int
+    entries: Sequence[Entry] = ()
+    records: Sequence[Record] = ()
+    steps: StepCounts
+    budget: Budget | None = None
+    state: RunState = RunState.RUNNING
+    reason: str = ""
+    forget_records: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A run that a coordinator still holds, as a renewal tells."""
+
+    run_id: str
+    epoch: int
+    cancel_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list: of one owner, newest first. Empty `states` and `workflow_id` mean all.
+
+    `before` is the created_at and run id of the last run of the page before.
+    """
+
+    owner: str
+    states: frozenset[RunState] = frozenset()
+    workflow_id: str = ""
+    before: tuple[datetime, str] | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept of the past (C39), by count and by age in seconds.
+
+    `events` bounds the events of all ended runs together; those of the runs that ended first go first, while their
+    rows stay. Records go `record_age` after the last one of their workflow was written.
+    """
+
+    ended_runs: int = 1_000
+    ended_run_age: float = 7 * 86_400.0
+    events: int = 2_000_000
+    record_age: float = 30 * 86_400.0
+
+
+class Journal(Protocol):
+    """Keeps runs. Whatever has returned is durable.
+
+    Every method raises JournalFailed when the journal cannot be read or written (C17). Calls may be made at the same
+    time; those of one run take effect in the order in which they were made.
+    """
+
+    async def accept(self, new: NewRun, holder: Holder, lease: float) -> KeptRun:
+        """Keep a new run, held by `holder` for `lease` seconds with epoch 1.
+
+        A request id of the same owner that is known already gives its run instead, whose `run_id` then differs; unless
+        that run was cancelled or failed, in which case the id becomes the new run's (C18).
+
+        Raises:
+            Aborted: a run that has not ended has the workflow id; the message tells since when it is held (C18), and
+                the reason is WORKFLOW_HELD.
+        """
+        ...
+
+    async def append(self, append: Append) -> None:
+        """Write to a run. Raises Fenced unless the epoch is the run's own and it has not ended."""
+        ...
+
+    async def use_node(self, run_id: str, epoch: int, node: str) -> None:
+        """Note that the run's steps may be on this node from now on (C19). Raises Fenced as `append`."""
+        ...
+
+    async def renew(self, holder: str, lease: float) -> Sequence[Held]:
+        """Renew every lease of this holder that is not over, for `lease` seconds from now; gives the runs it holds.
+
+        A run whose lease was over before is not the holder's any more, even if nobody has claimed it yet.
+        """
+        ...
+
+    async def claim(self, holder: Holder, lease: float, limit: int = 100) -> Sequence[KeptRun]:
+        """Take over runs whose lease is over or that were let go, each with its next epoch."""
+        ...
+
+    async def let_go(self, run_id: str, epoch: int) -> None:
+        """Give a run up, so that it can be claimed at once. Does nothing unless it is held with this epoch."""
+        ...
+
+    async def ask_to_cancel(self, run_id: str, reason: str) -> None:
+        """Note that a run is to be cancelled; the first reason is kept. Does nothing to one that has ended."""
+        ...
+
+    async def find(self, run_id: str) -> KeptRun | None:
+        """A run by its id."""
+        ...
+
+    async def find_workflow(self, owner: str, workflow_id: str) -> KeptRun | None:
+        """The latest run of a workflow."""
+        ...
+
+    async def find_request(self, owner: str, request_id: str) -> KeptRun | None:
+        """The run of a request."""
+        ...
+
+    async def list_runs(self, wanted: RunFilter) -> Sequence[KeptRun]:
+        """Runs by filter, newest first."""
+        ...
+
+    async def request(self, run_id: str) -> bytes:
+        """What the run was asked for; empty for a run that is not kept."""
+        ...
+
+    async def entries(self, run_id: str, first: int, max_bytes: int = 1_048_576) -> Sequence[Entry]:
+        """Kept events from number `first` on, in order, at least one if there is any, at most about `max_bytes`."""
+        ...
+
+    async def records(self, owner: str, workflow_id: str) -> Sequence[Record]:
+        """The records of a workflow, in no order."""
+        ...
+
+    async def put_records(self, owner: str, workflow_id: str, records: Sequence[Record]) -> None:
+        """Replace the records of a workflow by these.
+
+        Raises:
+            Aborted: a run of it has not ended (reason WORKFLOW_HELD).
+        """
+        ...
+
+    async def sweep(self, retention: Retention) -> int:
+        """Delete what is beyond the retention; gives the number of runs deleted. Runs that have not ended stay."""
+        ...
