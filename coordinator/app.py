@@ -14,7 +14,8 @@ from coordinator.placement.discovery import follow_dns, follow_static
 from coordinator.placement.mesh import Mesh, Retries
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
-from coordinator.runs import ExecutorFactory, Runs
+from coordinator.runs.checks import RequestChecks
+from coordinator.runs.runs import ExecutorFactory, Runs
 from coordinator.servicer import service
 from fanfold.background import background
 from fanfold.clients.node_link import GrpcNodeDialer
@@ -42,14 +43,18 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         nodes = Nodes(dialer, redial_delay=sources.redial_delay, certainty=certainty)
         await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
-        runs = Runs(_executors(config, nodes, validator), validator, config.limits)
+        checks = RequestChecks(validator, config.limits)
+        runs = Runs(_executors(config, nodes, validator), checks)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
         looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
         await stack.enter_async_context(background(*looking_up))
         yield await stack.enter_async_context(
             serving(
-                [service(runs, nodes)], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry
+                [service(runs, checks, nodes)],
+                listen=config.listen,
+                metrics_listen=config.metrics_listen,
+                registry=registry,
             )
         )
 

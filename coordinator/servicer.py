@@ -13,7 +13,9 @@ from google.protobuf.message import Message
 
 from coordinator.placement.discovery import announced
 from coordinator.placement.nodes import Nodes
-from coordinator.runs import Opening, Runs
+from coordinator.runs.checks import RequestChecks
+from coordinator.runs.opening import Opening
+from coordinator.runs.runs import Runs
 from fanfold.errors import DeadlineExceeded, FailedPrecondition, FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
@@ -42,9 +44,9 @@ MAX_REFUSED_MESSAGES = 1000
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def service(runs: Runs, nodes: Nodes) -> Service:
+def service(runs: Runs, checks: RequestChecks, nodes: Nodes) -> Service:
     """The coordinator as a service to be served."""
-    servicer = CoordinatorServicer(runs, nodes)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
+    servicer = CoordinatorServicer(runs, checks, nodes)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
     return Service(
         "fanfold.v1.Coordinator",
         servicer,
@@ -56,8 +58,9 @@ def service(runs: Runs, nodes: Nodes) -> Service:
 class CoordinatorServicer(GeneratedServicer):
     """Serves `fanfold.v1.Coordinator`. What it does not override answers UNIMPLEMENTED."""
 
-    def __init__(self, runs: Runs, nodes: Nodes) -> None:
+    def __init__(self, runs: Runs, checks: RequestChecks, nodes: Nodes) -> None:
         self._runs = runs
+        self._checks = checks
         self._nodes = nodes
 
     async def Run(  # noqa: N802 - named by the proto
@@ -74,7 +77,7 @@ class CoordinatorServicer(GeneratedServicer):
         self, request: pb.CoordinatorExecuteStepRequest, context: Context
     ) -> AsyncIterator[pb.CoordinatorExecuteStepResponse]:
         """Place and run one step while the stream lasts."""
-        self._runs.refuse_fat_step(request.step.ByteSize(), path="step")
+        self._checks.refuse_fat_step(request.step.ByteSize(), path="step")
         spec = parse_spec(spec_from_proto(request.step), path="step")
         opening = Opening(
             owner=ANONYMOUS,
@@ -153,9 +156,9 @@ class CoordinatorServicer(GeneratedServicer):
                     if opening is None:
                         raise InvalidArgument.of_field("open", "must be sent before steps")
                     size += request.ByteSize()
-                    self._runs.refuse_oversize(len(specs) + len(request.steps.steps), size)
+                    self._checks.refuse_oversize(len(specs) + len(request.steps.steps), size)
                     for index, step in enumerate(request.steps.steps, start=len(specs)):
-                        self._runs.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
+                        self._checks.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
                     specs += _specs_of(request.steps, first_index=len(specs), schemas=schemas)
                 case _:
                     raise InvalidArgument("a message must have open or steps")

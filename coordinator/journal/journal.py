@@ -102,6 +102,7 @@ class Append:
     records: Sequence[Record] = ()
     steps: StepCounts
     budget: Budget | None = None
+    waiting_on: str = ""
     state: RunState = RunState.RUNNING
     reason: str = ""
     forget_records: bool = False

@@ -1,0 +1,1 @@
+"""Runs: from a checked request to the events that its caller reads."""

@@ -1,0 +1,140 @@
+"""Runs that nobody but their caller knows of: they end with its stream (C11, C12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from coordinator.combinators.parallel import fan_out
+from coordinator.combinators.runner import StepKey, StepRunner, Unkeyed
+from coordinator.scope import Scope
+from fanfold.background import background
+from fanfold.feed import Feed
+from fanfold.model.run import (
+    EventDetail,
+    Run,
+    RunEnded,
+    RunEvent,
+    RunKind,
+    RunStarted,
+    RunState,
+    RunStepEvent,
+    StepCounts,
+    WaitingChanged,
+)
+from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
+from fanfold.ports import AgentExecutor, OnStepEvent
+
+WAITING_INTERVAL = 0.5
+"""Seconds between two looks at what a run waits on."""
+
+_log = structlog.get_logger(__name__)
+
+
+class AttachedRun:
+    """A run that ends with its caller's stream: numbered events, and how many steps are where."""
+
+    def __init__(self, scope: Scope, detail: EventDetail, total: int, feed: Feed[RunEvent]) -> None:
+        self._scope = scope
+        self._detail = detail
+        self._total = total
+        self._feed = feed
+        self._sequence = 0
+        self._running = self._succeeded = self._failed = 0
+        self._created_at = datetime.now(UTC)
+
+    async def keep(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> None:
+        """Run the steps and tell the run's life from its start to its end."""
+        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._total)
+        # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
+        await self._feed.first_delivered()
+        log = _log.bind(run_id=self._scope.run_id, owner=self._scope.owner)
+        log.info("run started", steps=self._total)
+        try:
+            async with background(self._tell_waiting()):
+                await fan_out(_Paced(Unkeyed(executor), self._feed, self._scope), specs, self._on_step, _let_go)
+        except asyncio.CancelledError:
+            log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
+            raise
+        log.info("run completed", succeeded=self._succeeded, failed=self._failed)
+        self._push(RunEnded, run=self._run(RunState.COMPLETED, datetime.now(UTC)))
+
+    async def _tell_waiting(self) -> None:
+        """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
+        told = ""
+        while True:
+            await asyncio.sleep(WAITING_INTERVAL)
+            waiting_on = self._scope.waiting.summary()
+            if waiting_on != told:
+                told = waiting_on
+                self._push(WaitingChanged, waiting_on=waiting_on)
+
+    def _push(self, kind: type[RunEvent], **fields: Any) -> None:
+        self._feed.push(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
+
+    def _on_step(self, index: int, event: StepEvent) -> None:
+        if isinstance(event, StepStarted):
+            self._running += 1
+        elif isinstance(event, StepEnded):
+            self._running -= 1
+            if event.outcome.success:
+                self._succeeded += 1
+            else:
+                self._failed += 1
+        if is_wanted(event, self._detail, self._feed):
+            weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
+            sequence = 0 if isinstance(event, StepProgressed) else self._number()
+            self._feed.push(RunStepEvent(sequence=sequence, time=event.time, index=index, event=event), weight)
+        elif isinstance(event, StepStarted):
+            self._number()
+
+    def _number(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _run(self, state: RunState, ended_at: datetime | None) -> Run:
+        return Run(
+            run_id=self._scope.run_id,
+            kind=RunKind.PARALLEL,
+            state=state,
+            owner=self._scope.owner,
+            attached=True,
+            steps=StepCounts(total=self._total, running=self._running, succeeded=self._succeeded, failed=self._failed),
+            created_at=self._created_at,
+            ended_at=ended_at,
+        )
+
+
+def is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Feed[StepEvent]) -> bool:
+    """Whether a caller who asked for `detail` is told the event."""
+    if isinstance(event, StepEnded):
+        return True
+    if isinstance(event, StepProgressed):
+        return detail is EventDetail.PROGRESS and feed.has_room()
+    return detail is not EventDetail.OUTCOMES
+
+
+class _Paced:
+    """A runner that begins no further step while the run's caller has a lot to read already (F15)."""
+
+    def __init__(self, runner: StepRunner, feed: Feed[RunEvent], scope: Scope) -> None:
+        self._runner = runner
+        self._feed = feed
+        self._waiting = scope.waiting
+
+    def concurrency_hint(self) -> int:
+        return self._runner.concurrency_hint()
+
+    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
+        if self._feed.is_heavy():
+            with self._waiting.step(), self._waiting.on("its caller, which has much to read"):
+                await self._feed.room()
+        return await self._runner.run_step(key, spec, on_event)
+
+
+def _let_go(_index: int, _outcome: StepOutcome) -> None:
+    """The caller is told each outcome by its event; nothing here holds it any longer than that."""

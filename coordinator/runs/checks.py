@@ -1,0 +1,52 @@
+"""What a request may ask for, looked at as a whole before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.config import Limits
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.step import AgentStepSpec
+from fanfold.schema import SchemaValidator
+
+
+class RequestChecks:
+    """Refuses what the configured limits or the schemas' own rules do not allow (C20, C39)."""
+
+    def __init__(self, validator: SchemaValidator, limits: Limits) -> None:
+        self._validator = validator
+        self._limits = limits
+
+    def refuse_oversize(self, steps: int, size: int) -> None:
+        """Raise InvalidArgument as soon as a request that is still being read is too large; `size` in bytes."""
+        limits = self._limits
+        if steps > limits.steps:
+            raise InvalidArgument.of_field("steps", f"must be at most {limits.steps:,} steps (limits.steps)")
+        if size > limits.run_bytes:
+            raise InvalidArgument.of_field("steps", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
+
+    def refuse_fat_step(self, size: int, *, path: str) -> None:
+        """Raise InvalidArgument for a step of more bytes than any message to a node is to hold."""
+        if size > self._limits.step_bytes:
+            limit = f"must be at most {self._limits.step_bytes:,} bytes (limits.step_bytes), not {size:,}"
+            raise InvalidArgument.of_field(path, limit)
+
+    async def check(self, specs: Sequence[AgentStepSpec], *, owner: str, path: str = "") -> None:
+        """Raise InvalidArgument for whatever the configured limits or the schemas' own rules refuse (C20)."""
+        limit = self._limits.prompt_bytes
+        violations = [
+            FieldViolation(
+                f"{path or f'steps[{index}]'}.prompt",
+                f"must be at most {limit:,} bytes (limits.prompt_bytes), not {size:,}",
+            )
+            for index, spec in enumerate(specs)
+            if len(spec.prompt) * 4 > limit and (size := len(spec.prompt.encode())) > limit
+        ]
+        if violations:
+            raise InvalidArgument(violations=violations)
+        checked: set[int] = set()
+        for index, spec in enumerate(specs):
+            if spec.output_schema is not None and id(spec.output_schema) not in checked:
+                checked.add(id(spec.output_schema))
+                field = f"{path or f'steps[{index}]'}.output_schema"
+                await self._validator.check(spec.output_schema, field=field, owner=owner)
