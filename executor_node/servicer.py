@@ -23,7 +23,7 @@ from fanfold.rpc.server import Service
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
 from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
-from fanfold.wire.batches import MAX_FRAME_BYTES, batches
+from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS, batches
 from fanfold.wire.link import rejection_into, start_from_proto
 from fanfold.wire.node import node_to_proto, status_to_proto
 from fanfold.wire.step import event_to_proto, spec_from_proto
@@ -190,7 +190,7 @@ def _link_responses(words: Sequence[Word]) -> Iterator[pb.LinkResponse]:
             event_to_proto(what, message.event)
         return message
 
-    yield from batches(updates, pb.LinkResponse, add, max_bytes=MAX_FRAME_BYTES)
+    yield from batches(updates, pb.LinkResponse, add, max_bytes=MAX_FRAME_BYTES, max_elements=MAX_FRAME_ELEMENTS)
 
 
 def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.ExecutorNodeExecuteStepResponse]:

@@ -19,7 +19,7 @@ from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
-from fanfold.wire.batches import MAX_BATCH_ELEMENTS, MAX_FRAME_BYTES
+from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS
 from fanfold.wire.link import rejection_from_proto, start_into
 from fanfold.wire.node import node_from_proto, status_from_proto
 from fanfold.wire.step import event_from_proto
@@ -175,7 +175,7 @@ class _Link:
         cancels, self._cancels = self._cancels, []
         for execution_id, reason in cancels:
             message.cancels.add(execution_id=execution_id, reason=reason)
-        while self._starts and len(message.starts) < MAX_BATCH_ELEMENTS and size < MAX_FRAME_BYTES:
+        while self._starts and len(message.starts) < MAX_FRAME_ELEMENTS and size < MAX_FRAME_BYTES:
             execution_id = next(iter(self._starts))
             size += start_into(self._starts.pop(execution_id), message.starts.add()).ByteSize()
         return message

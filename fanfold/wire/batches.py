@@ -16,6 +16,14 @@ MAX_FRAME_BYTES = 192 * 1024
 
 MAX_BATCH_ELEMENTS = 1000
 
+MAX_FRAME_ELEMENTS = 100
+"""The same on links. With larger frames all steps in flight soon travel in one of them, to the node and back, and
+whoever does not hold it idles; with much smaller ones the cost of a message shows."""
+
+MAX_FRAME_ELEMENTS = 100
+"""The same on links. Larger frames cost each step less, but then all steps in flight gather in one of them and go to
+and fro together, and whoever does not hold them idles."""
+
 Element = TypeVar("Element")
 Batch = TypeVar("Batch", bound=Message)
 
@@ -26,6 +34,7 @@ def batches(
     add: Callable[[Element, Batch], Message],
     *,
     max_bytes: int = MAX_BATCH_BYTES,
+    max_elements: int = MAX_BATCH_ELEMENTS,
 ) -> Iterator[Batch]:
     """Messages with all elements in order; none for no elements.
 
@@ -35,7 +44,7 @@ def batches(
     for element in elements:
         size += add(element, batch).ByteSize()
         count += 1
-        if size >= max_bytes or count >= MAX_BATCH_ELEMENTS:
+        if size >= max_bytes or count >= max_elements:
             yield batch
             batch, count, size = new_batch(), 0, 0
     if count:

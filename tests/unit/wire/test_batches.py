@@ -9,13 +9,13 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.batches import MAX_BATCH_BYTES, MAX_BATCH_ELEMENTS, batches
 
 
-def cut(prompts: list[str]) -> list[pb.RunRequest]:
+def cut(prompts: list[str], **limits: int) -> list[pb.RunRequest]:
     def add(prompt: str, request: pb.RunRequest) -> Message:
         step = request.steps.steps.add()
         step.prompt = prompt
         return step
 
-    return list(batches(prompts, pb.RunRequest, add))
+    return list(batches(prompts, pb.RunRequest, add, **limits))
 
 
 @pytest.mark.contract("F11")
@@ -40,3 +40,8 @@ def test_nothing_makes_no_message() -> None:
 
 def test_exactly_one_batch_is_followed_by_none() -> None:
     assert [len(message.steps.steps) for message in cut(["x"] * MAX_BATCH_ELEMENTS)] == [MAX_BATCH_ELEMENTS]
+
+
+def test_limits_of_the_caller_hold_instead() -> None:
+    assert [len(message.steps.steps) for message in cut(["x"] * 7, max_elements=3)] == [3, 3, 1]
+    assert [len(message.steps.steps) for message in cut(["x" * 100] * 5, max_bytes=200)] == [2, 2, 1]
