@@ -51,12 +51,16 @@ WholeMilliseconds = Must("be whole milliseconds", lambda seconds: round(seconds,
 
 WEEK_SECONDS = 7 * 24 * 3600.0
 
+MAX_LINE = 4096
+MAX_IDENTIFIER = 256
+MAX_NAME = 128
+
 Text = Annotated[str, Exact()]
 RequiredText = Annotated[str, Exact(), MinLen(1)]
-Line = Annotated[str, Exact(), MinLen(1), MaxLen(4096), OneLine]
-Identifier = Annotated[str, Exact(), MinLen(1), MaxLen(256), OneLine]
-OptionalIdentifier = Annotated[str, Exact(), MaxLen(256), OneLine]
-Name = Annotated[str, Exact(), MinLen(1), MaxLen(128), OneLine]
+Line = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_LINE), OneLine]
+Identifier = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_IDENTIFIER), OneLine]
+OptionalIdentifier = Annotated[str, Exact(), MaxLen(MAX_IDENTIFIER), OneLine]
+Name = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_NAME), OneLine]
 Label = Annotated[str, Exact(), MaxLen(128), OneLine]
 Seconds = Annotated[float, Exact(), Gt(0), Le(WEEK_SECONDS), WholeMilliseconds]
 Count = Annotated[int, Exact(), Ge(0), Le(2**32 - 1)]

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.checks import Label
+from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Label
 from fanfold.model.node import NodeView
-from fanfold.model.step import AgentStepSpec, StepOutcome
+from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome
 
 _NOT_JSON = {"unknown_fields"}
 _MAX_NAME_TOLD = 128
@@ -33,6 +33,8 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     """
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
         raise InvalidArgument.of_field(path, f"must be a list of steps, not {type(items).__name__}")
+    if all(type(item) is AgentStepSpec and _is_plain(item) for item in items):
+        return list(items)
     prepared = [
         item if type(item) is AgentStepSpec else _prepared(item, f"{path}[{index}]")
         for index, item in enumerate(items, start=first_index)
@@ -42,6 +44,32 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     except ValidationError as error:
         raise InvalidArgument(violations=violations_of(error, path, first_index)) from None
     return specs
+
+
+def _is_plain(spec: AgentStepSpec) -> bool:
+    """Whether a spec has nothing but short ASCII text, like most. It is right then, and told so at a third of the cost.
+
+    What is not plain may be right too.
+    """
+    return (
+        _is_plain_line(spec.task_id, MAX_IDENTIFIER)
+        and _is_plain_line(spec.agent, MAX_NAME)
+        and _is_plain_line(spec.description, MAX_LINE)
+        and type(spec.prompt) is str
+        and spec.prompt != ""
+        and spec.prompt.isascii()
+        and spec.max_steps == DEFAULT_MAX_STEPS
+        and type(spec.max_steps) is int
+        and spec.parent_session_id == ""
+        and spec.output_schema is None
+        and spec.policy is DEFAULT_POLICY
+        and spec.unknown_fields == b""
+    )
+
+
+def _is_plain_line(text: object, max_length: int) -> bool:
+    # Of ASCII, printable is just what has no control characters.
+    return type(text) is str and 0 < len(text) <= max_length and text.isascii() and text.isprintable()
 
 
 def _prepared(item: object, path: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from fanfold.errors import FieldViolation, InvalidArgument
@@ -166,10 +167,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
         output=message.output,
         success=message.success,
         structured=structured,
-        source_anchors=tuple(
-            SourceAnchor(tool=anchor.tool, url_or_path=anchor.url_or_path, lines=anchor.lines)
-            for anchor in message.source_anchors
-        ),
+        source_anchors=_anchors_from_proto(message.source_anchors) if message.source_anchors else (),
         failure=failure,
         usage=_usage_from_proto(message.usage) if message.HasField("usage") else NO_USAGE,
         attempts=message.attempts,
@@ -178,6 +176,10 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         unknown_fields=unknown_of(message) if _outcome_has_unknown(message) else b"",
     )
+
+
+def _anchors_from_proto(messages: Iterable[pb.SourceAnchor]) -> tuple[SourceAnchor, ...]:
+    return tuple(SourceAnchor(tool=each.tool, url_or_path=each.url_or_path, lines=each.lines) for each in messages)
 
 
 def _outcome_has_unknown(message: pb.StepOutcome) -> bool:

@@ -6,6 +6,7 @@ Microseconds are what both can hold exactly; whatever is finer is cut off.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -19,9 +20,7 @@ _LATEST_SECONDS = 253_402_300_799  # 9999-12-31, its last
 
 def set_timestamp(target: Timestamp, time: datetime) -> None:
     """Write a time in UTC into a message's own Timestamp, which is cheaper than making one."""
-    seconds = time.timestamp()
-    target.seconds = int(seconds // 1)
-    target.nanos = time.microsecond * 1000
+    target.seconds, target.nanos = _seconds_and_nanos(time)
 
 
 def time_from_proto(timestamp: Timestamp) -> datetime:
@@ -30,10 +29,22 @@ def time_from_proto(timestamp: Timestamp) -> datetime:
     Raises:
         InvalidArgument: it lies outside the years 1 to 9999.
     """
-    seconds, nanos = timestamp.seconds, timestamp.nanos
+    return _time(timestamp.seconds, timestamp.nanos)
+
+
+# A step's events and its outcome tell the same two moments over and over again.
+
+
+@lru_cache(maxsize=2048)
+def _seconds_and_nanos(time: datetime) -> tuple[int, int]:
+    return int(time.timestamp() // 1), time.microsecond * 1000
+
+
+@lru_cache(maxsize=2048)
+def _time(seconds: int, nanos: int) -> datetime:
     if not (_EARLIEST_SECONDS <= seconds <= _LATEST_SECONDS and 0 <= nanos < 1_000_000_000):
         raise InvalidArgument("a timestamp must lie within the years 1 to 9999 (RFC 3339)")
-    return _EPOCH + timedelta(0, seconds, nanos // 1000)  # half the cost of `fromtimestamp`
+    return _EPOCH + timedelta(0, seconds, nanos // 1000)
 
 
 def set_duration(target: Duration, seconds: float) -> None:

@@ -14,37 +14,37 @@ from fanfold.model.validation import outcome_from_json, parse_request_id, parse_
 STEP: dict[str, Any] = {"task_id": "a", "agent": "read", "description": "d", "prompt": "README.md"}
 
 
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"task_id": ""}, "task_id", "must not be empty"),
+    ({"task_id": 3}, "task_id", "must be a valid string"),
+    ({"task_id": None}, "task_id", "must be a valid string"),
+    ({"task_id": "x" * 257}, "task_id", "at most 256 characters"),
+    ({"task_id": "a\nb"}, "task_id", "no control characters"),
+    ({"agent": "x" * 129}, "agent", "at most 128 characters"),
+    ({"description": ""}, "description", "must not be empty"),
+    ({"prompt": ""}, "prompt", "must not be empty"),
+    ({"prompt": b"bytes"}, "prompt", "must be a valid string"),
+    ({"prompt": "\ud800"}, "prompt", "valid Unicode"),
+    ({"max_steps": 0}, "max_steps", "greater than or equal to 1"),
+    ({"max_steps": "3"}, "max_steps", "must be a valid integer"),
+    ({"max_steps": True}, "max_steps", "must be a valid integer"),
+    ({"max_steps": 10**400}, "max_steps", "less than or equal to 10000"),
+    ({"policy": 4}, "policy", "must be a dictionary"),
+    ({"policy": {"timeout": 0}}, "policy.timeout", "greater than 0"),
+    ({"policy": {"timeout": float("nan")}}, "policy.timeout", "must be"),
+    ({"policy": {"timeout": 1e9}}, "policy.timeout", "less than or equal to 604800"),
+    ({"policy": {"timeout": 0.0005}}, "policy.timeout", "must be whole milliseconds"),
+    ({"policy": {"max_attempts": 101}}, "policy.max_attempts", "less than or equal to 100"),
+    ({"policy": {"max_tokens": -1}}, "policy.max_tokens", "greater than or equal to 0"),
+    ({"policy": {"node_labels": {"zone": 3}}}, "policy.node_labels.zone", "must be a valid string"),
+    ({"policy": {"tiemout": 3}}, "policy.tiemout", "unknown field"),
+    ({"promt": "x"}, "promt", "unknown field"),
+    ({"unknown_fields": b""}, "unknown_fields", "unknown field"),
+]
+
+
 @pytest.mark.contract("C1", "C5", "C6", "C41")
-@pytest.mark.parametrize(
-    ("change", "field", "told"),
-    [
-        ({"task_id": ""}, "task_id", "must not be empty"),
-        ({"task_id": 3}, "task_id", "must be a valid string"),
-        ({"task_id": None}, "task_id", "must be a valid string"),
-        ({"task_id": "x" * 257}, "task_id", "at most 256 characters"),
-        ({"task_id": "a\nb"}, "task_id", "no control characters"),
-        ({"agent": "x" * 129}, "agent", "at most 128 characters"),
-        ({"description": ""}, "description", "must not be empty"),
-        ({"prompt": ""}, "prompt", "must not be empty"),
-        ({"prompt": b"bytes"}, "prompt", "must be a valid string"),
-        ({"prompt": "\ud800"}, "prompt", "valid Unicode"),
-        ({"max_steps": 0}, "max_steps", "greater than or equal to 1"),
-        ({"max_steps": "3"}, "max_steps", "must be a valid integer"),
-        ({"max_steps": True}, "max_steps", "must be a valid integer"),
-        ({"max_steps": 10**400}, "max_steps", "less than or equal to 10000"),
-        ({"policy": 4}, "policy", "must be a dictionary"),
-        ({"policy": {"timeout": 0}}, "policy.timeout", "greater than 0"),
-        ({"policy": {"timeout": float("nan")}}, "policy.timeout", "must be"),
-        ({"policy": {"timeout": 1e9}}, "policy.timeout", "less than or equal to 604800"),
-        ({"policy": {"timeout": 0.0005}}, "policy.timeout", "must be whole milliseconds"),
-        ({"policy": {"max_attempts": 101}}, "policy.max_attempts", "less than or equal to 100"),
-        ({"policy": {"max_tokens": -1}}, "policy.max_tokens", "greater than or equal to 0"),
-        ({"policy": {"node_labels": {"zone": 3}}}, "policy.node_labels.zone", "must be a valid string"),
-        ({"policy": {"tiemout": 3}}, "policy.tiemout", "unknown field"),
-        ({"promt": "x"}, "promt", "unknown field"),
-        ({"unknown_fields": b""}, "unknown_fields", "unknown field"),
-    ],
-)
+@pytest.mark.parametrize(("change", "field", "told"), WRONG)
 def test_a_wrong_field_is_named_with_its_limit(change: dict[str, Any], field: str, told: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_specs([STEP, {**STEP, **change}])
@@ -89,6 +89,44 @@ def test_a_spec_built_by_hand_is_checked_as_well() -> None:
     assert parse_spec(good) == good
     with pytest.raises(InvalidArgument, match=r"step\.policy\.timeout"):
         parse_spec(replace(good, policy=StepPolicy(timeout=-1)))
+
+
+@pytest.mark.contract("C1", "C41")
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(change for change, field, told in WRONG if told != "unknown field"),
+        {"agent": ""},
+        {"task_id": "a\x7f"},
+        {"task_id": "\ud800"},
+        {"description": "x" * 4097},
+        {"description": "two\nlines"},
+        {"max_steps": 50.0},
+        {"parent_session_id": "x" * 257},
+        {"parent_session_id": None},
+        {"policy": None},
+    ],
+)
+def test_what_is_wrong_in_a_mapping_is_wrong_in_a_spec_built_by_hand(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as of_mapping:
+        parse_specs([STEP, {**STEP, **change}])
+    with pytest.raises(InvalidArgument) as of_spec:
+        parse_specs([AgentStepSpec(**STEP), AgentStepSpec(**{**STEP, **change})])
+    assert [each.field for each in of_spec.value.violations] == [each.field for each in of_mapping.value.violations]
+
+
+def test_a_right_spec_stays_what_it_is() -> None:
+    spec = AgentStepSpec(**STEP)
+    assert parse_specs([spec])[0] is spec
+    changes: list[dict[str, Any]] = [
+        {"prompt": "née"},
+        {"max_steps": 3},
+        {"parent_session_id": "s"},
+        {"output_schema": {}},
+    ]
+    for change in changes:
+        changed = AgentStepSpec(**{**STEP, **change})
+        assert parse_specs([spec, changed]) == [spec, changed]
 
 
 def test_defaults_are_those_of_the_contract() -> None:
