@@ -37,7 +37,8 @@ def time_from_proto(timestamp: Timestamp) -> datetime:
 
 @lru_cache(maxsize=2048)
 def _seconds_and_nanos(time: datetime) -> tuple[int, int]:
-    return int(time.timestamp() // 1), time.microsecond * 1000
+    since = time - _EPOCH  # exact, which `timestamp()` is not in far years
+    return since.days * 86_400 + since.seconds, since.microseconds * 1000
 
 
 @lru_cache(maxsize=2048)
