@@ -40,6 +40,7 @@ class Holder:
 class NewRun:
     """A run to be kept. `run` says what it is and whose; its state is PENDING and its counts are as asked for.
 
+    Its times are the journal's own, each later than those of the owner's runs before, so that pages have one order.
     `request` is all that another coordinator needs to go on with it, and `request_digest` tells two requests apart.
     """
 
@@ -54,7 +55,8 @@ class KeptRun:
     """A run as the journal has it.
 
     `lease_left` is in seconds, negative when the lease is over, and 0 for a run that has ended or was let go.
-    `nodes` are the nodes that its steps may be on. `last_sequence` is the number of its last kept event.
+    `nodes` are the nodes that its steps may be on. `last_sequence` is the number of its last event, and stays when
+    events are swept. The holder of a run that has ended or was let go has no name; `run.coordinator` is the last one.
     """
 
     run: Run
@@ -92,8 +94,11 @@ class Record:
 class Append:
     """What a holder writes at once: events, records, and how the run then stands.
 
-    Entries have the sequence numbers that follow the last kept one. `state` other than RUNNING ends the run: `reason`
-    says why, the row is nobody's any more, and with `forget_records` the workflow's records are deleted (C16).
+    Entries have the sequence numbers that follow the last kept one. A call that failed may have taken effect, so it may
+    be repeated as it was: what is kept already is not kept twice. `budget` None leaves what is kept of it.
+
+    `state` other than RUNNING ends the run: `reason` says why, the row is nobody's any more, and with `forget_records`
+    the workflow's records are deleted (C16).
     """
 
     run_id: str
@@ -136,7 +141,7 @@ class Retention:
     """What is kept of the past (C39), by count and by age in seconds.
 
     `events` bounds the events of all ended runs together; those of the runs that ended first go first, while their
-    rows stay. Records go `record_age` after the last one of their workflow was written.
+    rows stay. Records go `record_age` after the last one of their workflow was written, unless a run of it goes on.
     """
 
     ended_runs: int = 1_000
@@ -148,15 +153,17 @@ class Retention:
 class Journal(Protocol):
     """Keeps runs. Whatever has returned is durable.
 
-    Every method raises JournalFailed when the journal cannot be read or written (C17). Calls may be made at the same
-    time; those of one run take effect in the order in which they were made.
+    Every method raises JournalFailed when the journal cannot be read or written (C17); then, and when the call is
+    cancelled, it may have taken effect or not. Calls may be made at the same time: those that write to one run take
+    effect in the order in which they were made, and what a call reads has all that had returned before.
     """
 
     async def accept(self, new: NewRun, holder: Holder, lease: float) -> KeptRun:
         """Keep a new run, held by `holder` for `lease` seconds with epoch 1.
 
         A request id of the same owner that is known already gives its run instead, whose `run_id` then differs; unless
-        that run was cancelled or failed, in which case the id becomes the new run's (C18).
+        that run was cancelled or failed, in which case the id becomes the new run's (C18). A run that is kept already,
+        as after a call that failed, is given as it is.
 
         Raises:
             Aborted: a run that has not ended has the workflow id; the message tells since when it is held (C18), and
@@ -165,7 +172,12 @@ class Journal(Protocol):
         ...
 
     async def append(self, append: Append) -> None:
-        """Write to a run. Raises Fenced unless the epoch is the run's own and it has not ended."""
+        """Write to a run.
+
+        Raises:
+            Fenced: the epoch is not the run's own, or it has ended; nothing was written.
+            InternalError: the entries do not follow the last kept one; nothing was written.
+        """
         ...
 
     async def use_node(self, run_id: str, epoch: int, node: str) -> None:
@@ -175,7 +187,8 @@ class Journal(Protocol):
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew every lease of this holder that is not over, for `lease` seconds from now; gives the runs it holds.
 
-        A run whose lease was over before is not the holder's any more, even if nobody has claimed it yet.
+        A run whose lease was over before is not the holder's any more, even if nobody has claimed it yet. Runs that are
+        accepted or claimed during the call may be missing from the answer.
         """
         ...
 
@@ -212,7 +225,10 @@ class Journal(Protocol):
         ...
 
     async def entries(self, run_id: str, first: int, max_bytes: int = 1_048_576) -> Sequence[Entry]:
-        """Kept events from number `first` on, in order, at least one if there is any, at most about `max_bytes`."""
+        """Kept events from number `first` on, in order, at least one if there is any, at most about `max_bytes`.
+
+        Where events were swept, the first one has a higher number than was asked for.
+        """
         ...
 
     async def records(self, owner: str, workflow_id: str) -> Sequence[Record]:
