@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from coordinator.waiting import Waiting
+
+Acknowledge = Callable[[], None]
+"""Tells a node that an ending need not be kept for us any more."""
+
+
+class Hold:
+    """A coordinator's hold on a run. Once it is given up, the run's executions are another one's to stop."""
+
+    __slots__ = ("is_given_up",)
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+
+    def give_up(self) -> None:
+        """The run goes on elsewhere."""
+        self.is_given_up = True
+
+
+class Receipts:
+    """How the nodes of a journaled run are told that the ending of a step is durable, by the step's key (C19)."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, list[Acknowledge]] = {}
+
+    def add(self, name: str, acknowledge: Acknowledge) -> None:
+        """An execution of the step has ended; `acknowledge` is called once that is durable."""
+        self._due.setdefault(name, []).append(acknowledge)
+
+    def settled(self, name: str) -> None:
+        """The step's ending is durable."""
+        for acknowledge in self._due.pop(name, ()):
+            acknowledge()
+
+
+async def _no_matter(_node: str) -> None:
+    """Nobody keeps which nodes are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The run that steps belong to, and whose it is. `progress` says whether anybody wants to hear of progress."""
+    """The run that steps belong to, and whose it is. `progress` says whether anybody wants to hear of progress.
+
+    For journaled runs: `epoch` is the one with which this coordinator holds the run, `use_node` is awaited before a
+    step is sent to a node, by the node's name, and raises if it must not be; `receipts` are given once an ending is
+    durable; `adopted` are the executions, by key, that a former holder has left on nodes.
+    """
 
     run_id: str
     owner: str
     progress: bool
     waiting: Waiting = field(default_factory=Waiting)
+    epoch: int = 1
+    hold: Hold = field(default_factory=Hold)
+    use_node: Callable[[str], Awaitable[None]] = _no_matter
+    receipts: Receipts | None = None
+    adopted: dict[str, Any] = field(default_factory=dict)
