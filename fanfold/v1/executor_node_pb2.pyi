@@ -217,11 +217,13 @@ class LinkRequest(_message.Message):
 
     @_builtins.property
     def acknowledged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Executions whose ending has arrived, and is durable where the run is journaled; the node need not tell it again."""
+        """Executions whose ending has arrived, and is durable where the run is journaled; the node need not tell it again.
+        One that is not this coordinator's (any more) is left as it is.
+        """
 
     @_builtins.property
     def adoptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdoptRun]:
-        """Runs that this coordinator holds from now on."""
+        """Runs that this coordinator holds from now on. A node MUST read them before all else in the message."""
 
     def __init__(
         self,
@@ -250,9 +252,9 @@ class LinkHello(_message.Message):
     LINK_EPOCH_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     coordinator: _builtins.str
-    """The coordinator's name."""
+    """Names one life of the coordinator: one that was started again is another holder."""
     link_epoch: _builtins.int
-    """Counts the coordinator's links to this node; one that is older than a link that is up is refused."""
+    """Counts that life's links to this node; one that is older than a link that is up is refused."""
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """How long executions live without a message of the coordinator. Unset: they end with the stream."""
@@ -284,8 +286,8 @@ class StartExecution(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """Names the execution: run, step key, attempt and placement. A second start by the same coordinator is the same
-    execution; while one of that name is another coordinator's, it is rejected as FULL.
+    """Names the execution: run, step key, epoch, attempt and placement; opaque to the node. A second start by the same
+    coordinator is the same execution; while one of that name is another coordinator's, it is rejected as FULL.
     """
     run_id: _builtins.str
     """The run it belongs to."""
@@ -317,7 +319,11 @@ Global___StartExecution: _TypeAlias = StartExecution  # noqa: Y015
 @_typing.final
 class AdoptRun(_message.Message):
     """Makes the executions of a run this coordinator's, whoever started them: those that run, and those whose ending nobody
-    has acknowledged. The node answers with `adopted`; their endings then come over this link (C19).
+    has acknowledged, also one that was killed because its holder's lease had ended. The node answers with `adopted`. Then
+    it tells their story again, as far as it is known: `started` of what runs, the ending of what has ended (C19).
+
+    The former holder is told that its executions are rejected as STALE_EPOCH, and nothing more of them; so is whatever it
+    starts of the run afterwards. Adopting again is harmless, and gives the same answer as far as it still holds.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -344,25 +350,33 @@ Global___AdoptRun: _TypeAlias = AdoptRun  # noqa: Y015
 
 @_typing.final
 class CancelExecution(_message.Message):
-    """Stops a step. Its outcome still comes."""
+    """Stops a step. Its outcome still comes. An execution that is not this coordinator's (any more) is left as it is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """The execution."""
     reason: _builtins.str
     """Why, for people."""
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """When to stop it, unless its run is adopted before: for a coordinator that gives a run up and does not know whether
+        the next one reaches this node. Unset: now. A later cancel of the same execution takes the place of this one.
+        """
+
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        delay: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "execution_id", b"execution_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,6 +433,7 @@ class RunAdopted(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     HELD_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    ENDED_EXECUTIONS_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
@@ -430,17 +445,22 @@ class RunAdopted(_message.Message):
     def held_executions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The run's executions that the node runs, or whose ending was not acknowledged. What is not among them is not there."""
 
+    @_builtins.property
+    def ended_executions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of them that have ended; their endings come next."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         held_executions: _abc.Iterable[_builtins.str] | None = ...,
+        ended_executions: _abc.Iterable[_builtins.str] | None = ...,
         stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "held_executions", b"held_executions", "run_id", b"run_id", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_executions", b"ended_executions", "epoch", b"epoch", "held_executions", b"held_executions", "run_id", b"run_id", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

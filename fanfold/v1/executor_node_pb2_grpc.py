@@ -104,6 +104,10 @@ class ExecutorNodeServicer:
         acknowledged. When the lease ends the node kills them. So a coordinator may give a step to another node only when
         lease, grace and a margin have passed since it gave the link up, or when the node answers with a new boot id.
 
+        Executions belong to a coordinator's process, not to its name, and to its runs only for as long as it holds them: a
+        coordinator that goes on with a run, be it another one or the same one started again, adopts the run's executions
+        from whoever held them (AdoptRun). They go on as if nothing had happened, under the new holder's lease (C19).
+
         Errors:
         INVALID_ARGUMENT    the first message is not `hello`, or a message cannot be decoded. A step that is wrong is that
         execution's failure.

@@ -188,6 +188,7 @@ class NodeStatus(_message.Message):
     MAX_CONCURRENT_STEPS_FIELD_NUMBER: _builtins.int
     RUNNING_STEPS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    COORDINATORS_FIELD_NUMBER: _builtins.int
     concurrency_hint: _builtins.int
     """Steps it would like to have at once (C10): advice, not a ceiling."""
     max_concurrent_steps: _builtins.int
@@ -196,6 +197,10 @@ class NodeStatus(_message.Message):
     """Steps it runs now."""
     draining: _builtins.bool
     """Whether it takes no further steps because it is about to stop (C43)."""
+    coordinators: _builtins.int
+    """On a link: coordinators that have work here at the moment, the one that is told this always counted. Each SHOULD want
+    its share of the hint only, and at least one step.
+    """
     def __init__(
         self,
         *,
@@ -203,10 +208,11 @@ class NodeStatus(_message.Message):
         max_concurrent_steps: _builtins.int = ...,
         running_steps: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        coordinators: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency_hint", b"concurrency_hint", "draining", b"draining", "max_concurrent_steps", b"max_concurrent_steps", "running_steps", b"running_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency_hint", b"concurrency_hint", "coordinators", b"coordinators", "draining", b"draining", "max_concurrent_steps", b"max_concurrent_steps", "running_steps", b"running_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
