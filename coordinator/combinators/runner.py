@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import AgentExecutor, OnStepEvent
@@ -26,6 +26,7 @@ class StepKey(NamedTuple):
         return cls(position, stage, f"{position}.{stage}")
 
 
+@runtime_checkable
 class StepRunner(Protocol):
     """Runs the steps of one run, each by its key. What a run adds to its executor (recall, budget, pace) wraps one."""
 
@@ -51,3 +52,8 @@ class Unkeyed:
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step."""
         return await self._executor.execute_step(spec, on_event)
+
+
+def runner_of(executor: AgentExecutor) -> StepRunner:
+    """The executor as a runner: itself if it is one."""
+    return executor if isinstance(executor, StepRunner) else Unkeyed(executor)
