@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from fanfold.model.step import AgentStepSpec, StepOutcome
+from coordinator.life import StepLife, failed
+from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome
 from fanfold.ports import AgentExecutor, OnStepEvent
+
+_log = logging.getLogger(__name__)
 
 
 class StepKey(NamedTuple):
@@ -57,3 +61,16 @@ class Unkeyed:
 def runner_of(executor: AgentExecutor) -> StepRunner:
     """The executor as a runner: itself if it is one."""
     return executor if isinstance(executor, StepRunner) else Unkeyed(executor)
+
+
+async def run_to_end(
+    runner: StepRunner, key: StepKey, spec: AgentStepSpec, listener: OnStepEvent | None
+) -> StepOutcome:
+    """Run one step and tell its life in order, whatever the runner does: what it raises is the step's failure (C11)."""
+    life = StepLife(spec, listener)
+    try:
+        outcome = await runner.run_step(key, spec, life.tell if listener else None)
+    except Exception as error:  # it must not touch the siblings (C12)
+        _log.exception("the executor raised for a step")
+        outcome = failed(spec, FailureCode.INTERNAL, f"the executor raised {type(error).__name__}")
+    return life.end(outcome)

@@ -13,7 +13,13 @@ from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunStarted, RunStepEvent, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome
-from fanfold.model.validation import parse_request_id, parse_spec, parse_specs, require_json_schemas
+from fanfold.model.validation import (
+    parse_request_id,
+    parse_spec,
+    parse_specs,
+    require_json_schema,
+    require_json_schemas,
+)
 from fanfold.settings import client_settings
 
 Spec = AgentStepSpec | Mapping[str, Any]
@@ -63,7 +69,7 @@ class Mesh:
         _refuse_async(on_event)
         detail = EventDetail.OUTCOMES if on_event is None else EventDetail.PROGRESS
         parsed = parse_spec(spec)
-        require_json_schemas([parsed], path="step")
+        require_json_schema(parsed.output_schema, path="step.output_schema")
         events = self._client.execute_step(parsed, detail=detail, request_id=parse_request_id(request_id))
         async with aclosing(events):
             async for event in events:
