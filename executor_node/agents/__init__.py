@@ -65,8 +65,6 @@ class AgentDefinition:
     kind: AgentKind
     isolation: Isolation = Isolation.PROCESS
     idempotent: Flag = False
-    uses_model: Flag | None = None
-    """Whether its steps may spend model tokens (C13); None is what its kind usually does."""
     timeout: Seconds | None = None
     """Longest life of one attempt in seconds, for steps whose policy names none; None is no bound."""
     entry: Entry = ""
@@ -87,10 +85,4 @@ class AgentDefinition:
 
     def describe(self) -> Agent:
         """The agent as the node tells of it."""
-        return Agent(
-            name=self.name,
-            description=self.description,
-            kind=self.kind,
-            isolation=self.isolation,
-            uses_model=self.kind is AgentKind.LLM if self.uses_model is None else self.uses_model,
-        )
+        return Agent(name=self.name, description=self.description, kind=self.kind, isolation=self.isolation)
