@@ -204,15 +204,7 @@ def test_a_node_in_json() -> None:
         "node": {
             "name": "one",
             "boot_id": "b1",
-            "agents": [
-                {
-                    "name": "a",
-                    "description": "from one",
-                    "kind": "python",
-                    "isolation": "shared",
-                    "uses_model": False,
-                }
-            ],
+            "agents": [{"name": "a", "description": "from one", "kind": "python", "isolation": "shared"}],
             "labels": {"zone": "a"},
             "workspace": {"source": "directory", "revision": ""},
             "status": {

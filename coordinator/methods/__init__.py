@@ -1,1 +1,0 @@
-"""The methods of `fanfold.v1.Coordinator`, by what they are about; `coordinator/servicer.py` puts them together."""
