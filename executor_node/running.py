@@ -49,6 +49,7 @@ class RunningStep:
         "_progressed_at",
         "_silence_timer",
         "_timeout_timer",
+        "_usage_before",
         "_usage_told",
         "agent",
         "began_at",
@@ -92,6 +93,8 @@ class RunningStep:
         self._is_settled = False
         self._progress: ProgressTeller | None = None
         self._progressed_at = self.began_at
+        self._usage_before = NO_USAGE
+        """What was spent on its behalf in workers that were lost."""
         self._usage_told = NO_USAGE
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -125,16 +128,21 @@ class RunningStep:
         else:
             self._act = carry_out(self)
 
+    def run_again(self) -> None:
+        """Its worker was lost, and it runs from its beginning in another: what it has spent is spent all the same."""
+        self._usage_before, self._usage_told = self._usage_before + self._usage_told, NO_USAGE
+
     def progressed(self, progress: Progress) -> None:
         """The agent told progress."""
         if self._is_settled:
             return
         self._progressed_at = self._loop.time()
-        if isinstance(progress, TurnFinished):
-            self._usage_told = progress.usage
         if self._progress is None:
             self._progress = ProgressTeller(self._tell_progress)
         self._progress.add(progress)
+        if isinstance(progress, TurnFinished):
+            self._usage_told = progress.usage
+            self._stop_if_spent((self._usage_before + progress.usage).tokens)
 
     def stop(self, failure: StepFailure) -> None:
         """Stop the step, unless its result is known, and good enough to be told. The first reason is kept."""
@@ -176,7 +184,7 @@ class RunningStep:
             structured=structured,
             source_anchors=result.source_anchors,
             failure=failure,
-            usage=self._usage_told if result.usage is NO_USAGE else result.usage,
+            usage=self._usage_before + (self._usage_told if result.usage is NO_USAGE else result.usage),
             attempts=1,
             node=self._node,
             started_at=self.started_at,
@@ -186,6 +194,13 @@ class RunningStep:
 
     def _tell_progress(self, progress: Progress) -> None:
         self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
+
+    def _stop_if_spent(self, tokens: int) -> None:
+        """It may not go on once it has spent more than its cap: so it overshoots by one model call at most (C13)."""
+        most = self.spec.policy.max_tokens
+        if most is not None and tokens > most:
+            message = f"it spent {tokens:,} of the {most:,} tokens it may"
+            self.stop(StepFailure(code=FailureCode.BUDGET_EXHAUSTED, message=message))
 
     def _time_out(self, timeout: float) -> None:
         self.stop(StepFailure(code=FailureCode.TIMED_OUT, message=f"it took longer than {timeout:g} seconds"))

@@ -65,12 +65,19 @@ class StepContext(Protocol):
 
     workspace: WorkspaceFiles
 
+    max_tokens: int | None
+    """Most model tokens that the step may spend, input and output together; None is no bound (C6, C13)."""
+
     def tool_finished(self, name: str, *, success: bool = True, detail: str = "") -> None:
         """Tell that a tool call finished; `detail` is one line."""
         ...
 
     def turn_finished(self, turn: int, usage: Usage = NO_USAGE) -> None:
-        """Tell that a model round finished; `turn` counts from 1, `usage` is the cost so far."""
+        """Tell that a model round finished; `turn` counts from 1, `usage` is the cost so far.
+
+        Raises:
+            asyncio.CancelledError: the usage is more than `max_tokens`. The step is stopped, and must cost no more.
+        """
         ...
 
     def write_text(self, text: str) -> None:

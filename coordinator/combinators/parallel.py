@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from coordinator.combinators.runner import StepKey, StepRunner, Unkeyed
+from coordinator.combinators.runner import StepKey, StepRunner, run_to_end, runner_of
 from coordinator.combinators.workers import Workers
-from coordinator.life import StepLife, failed
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepOutcome
-from fanfold.ports import AgentExecutor, OnStepEvent
+from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
+from fanfold.ports import AgentExecutor
 
 OnIndexedEvent = Callable[[int, StepEvent], None]
 """Takes a step's position in the input, from 0, and its event; must not block and must not raise."""
 
 OnIndexedOutcome = Callable[[int, StepOutcome], None]
 """Takes a step's position in the input, from 0, and its outcome; must not block and must not raise."""
-
-_log = logging.getLogger(__name__)
 
 
 async def parallel(
@@ -35,7 +31,7 @@ async def parallel(
         asyncio.CancelledError: this call was cancelled; so were its steps, and they are gone.
     """
     outcomes: dict[int, StepOutcome] = {}
-    await fan_out(Unkeyed(executor), specs, on_event, outcomes.__setitem__)
+    await fan_out(runner_of(executor), specs, on_event, outcomes.__setitem__)
     return [outcomes[index] for index in range(len(specs))]
 
 
@@ -53,20 +49,11 @@ async def fan_out(
     refuse_duplicates(specs)
 
     async def run(index: int) -> None:
+        spec = specs[index]
         listener = partial(on_event, index) if on_event else None
-        on_outcome(index, await _run_step(runner, index, specs[index], listener))
+        on_outcome(index, await run_to_end(runner, StepKey.of_spec(index, spec), spec, listener))
 
     await Workers(range(len(specs)) if indices is None else indices, run, runner.concurrency_hint).run()
-
-
-async def _run_step(runner: StepRunner, index: int, spec: AgentStepSpec, listener: OnStepEvent | None) -> StepOutcome:
-    life = StepLife(spec, listener)
-    try:
-        outcome = await runner.run_step(StepKey.of_spec(index, spec), spec, life.tell if listener else None)
-    except Exception as error:  # whatever an executor raises must not touch the siblings (C12)
-        _log.exception("the executor raised for a step")
-        outcome = failed(spec, FailureCode.INTERNAL, f"the executor raised {type(error).__name__}")
-    return life.end(outcome)
 
 
 def refuse_duplicates(specs: Sequence[AgentStepSpec], *, path: str = "steps") -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import logging
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from fanfold.model.step import AgentStepSpec, StepOutcome
+from coordinator.life import StepLife, failed
+from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome
 from fanfold.ports import AgentExecutor, OnStepEvent
+
+_log = logging.getLogger(__name__)
 
 
 class StepKey(NamedTuple):
@@ -26,6 +30,7 @@ class StepKey(NamedTuple):
         return cls(position, stage, f"{position}.{stage}")
 
 
+@runtime_checkable
 class StepRunner(Protocol):
     """Runs the steps of one run, each by its key. What a run adds to its executor (recall, budget, pace) wraps one."""
 
@@ -51,3 +56,21 @@ class Unkeyed:
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step."""
         return await self._executor.execute_step(spec, on_event)
+
+
+def runner_of(executor: AgentExecutor) -> StepRunner:
+    """The executor as a runner: itself if it is one."""
+    return executor if isinstance(executor, StepRunner) else Unkeyed(executor)
+
+
+async def run_to_end(
+    runner: StepRunner, key: StepKey, spec: AgentStepSpec, listener: OnStepEvent | None
+) -> StepOutcome:
+    """Run one step and tell its life in order, whatever the runner does: what it raises is the step's failure (C11)."""
+    life = StepLife(spec, listener)
+    try:
+        outcome = await runner.run_step(key, spec, life.tell if listener else None)
+    except Exception as error:  # it must not touch the siblings (C12)
+        _log.exception("the executor raised for a step")
+        outcome = failed(spec, FailureCode.INTERNAL, f"the executor raised {type(error).__name__}")
+    return life.end(outcome)

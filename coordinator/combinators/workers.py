@@ -1,4 +1,4 @@
-"""A moving number of tasks that take the next piece of work each: far cheaper than a task for each of 100,000 steps."""
+"""How many at once: a number that follows a hint while the work goes on (C10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ HINT_INTERVAL = 0.2
 
 
 class Workers:
-    """Does `work` for every index, as many at once as `wanted` says, at least one; the number is followed (C10)."""
+    """Does `work` for every index, as many at once as `wanted` says, at least one; the number is followed.
+
+    A moving number of tasks take the next index each: far cheaper than a task for each of 100,000 steps.
+    """
 
     def __init__(
         self, indices: Iterable[int], work: Callable[[int], Awaitable[None]], wanted: Callable[[], int]
@@ -54,6 +57,27 @@ class Workers:
             self._all_taken.set()
         finally:
             self._workers -= 1
+
+
+class Slots:
+    """Lets as many into its `async with` block at once as `wanted` says, at least one, in the order of their coming."""
+
+    def __init__(self, wanted: Callable[[], int]) -> None:
+        self._wanted = wanted
+        self._taken = 0
+        self._freed = asyncio.Event()
+        self._first_in_line = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        async with self._first_in_line:
+            while self._taken >= max(1, self._wanted()):
+                self._freed.clear()
+                await _wait(self._freed, HINT_INTERVAL)
+            self._taken += 1
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._taken -= 1
+        self._freed.set()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -121,13 +121,20 @@ class _Attempt:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     stopped: bool = False
+    usage: Usage = NO_USAGE
+    """The cost as last told, which is all that is known of a step that fails."""
     anchors: Anchors = field(init=False)
     began_at: float = field(init=False)
     progressed_at: float = field(init=False)
+    work: asyncio.Future[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.began_at = self.progressed_at = self.loop.time()
         self.anchors = Anchors(self.files.root if self.files else Path("/"))
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.spec.policy.max_tokens
 
     @property
     def workspace(self) -> WorkspaceFiles:
@@ -139,7 +146,10 @@ class _Attempt:
         self._progress(ToolFinished(name=name, success=success, detail=detail))
 
     def turn_finished(self, turn: int, usage: Usage = NO_USAGE) -> None:
+        self.usage = usage
         self._progress(TurnFinished(turn=turn, usage=usage))
+        if self._has_overspent():
+            raise asyncio.CancelledError
 
     def write_text(self, text: str) -> None:
         self._progress(TextWritten(text=text))
@@ -152,7 +162,7 @@ class _Attempt:
 
     async def run(self, agent: AgentFunction) -> Any:
         """Call the agent within the step's bounds (C6). Raises _Stopped at one of them."""
-        work = asyncio.ensure_future(_call(agent, self.spec, self))
+        work = self.work = asyncio.ensure_future(_call(agent, self.spec, self))
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=self._seconds_left())
@@ -162,7 +172,14 @@ class _Attempt:
             self.stopped = True
             if work.cancel():
                 await asyncio.wait({work})
+        if self._has_overspent():
+            message = f"it spent {self.usage.tokens:,} of the {self.max_tokens:,} tokens it may"
+            raise _Stopped(FailureCode.BUDGET_EXHAUSTED, message)
         return work.result()
+
+    def _has_overspent(self) -> bool:
+        """Whether it told to have spent more than its cap, past which it may not go on (C13)."""
+        return self.max_tokens is not None and self.usage.tokens > self.max_tokens
 
     def _seconds_left(self) -> float | None:
         bounds = [until for until, _, _ in self._bounds()]
@@ -197,7 +214,7 @@ class _Attempt:
             structured=structured,
             source_anchors=self.anchors.collected,
             failure=failure,
-            usage=usage,
+            usage=self.usage if usage is NO_USAGE else usage,
             attempts=1,
             node=NODE,
             started_at=self.started_at,
@@ -210,6 +227,8 @@ class _Attempt:
 
     def _tell(self, progress: Progress) -> None:
         self.progressed_at = self.loop.time()
+        if self._has_overspent():
+            self.work.cancel()
         self.life.tell(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
 
 

@@ -7,6 +7,7 @@ import itertools
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from coordinator.combinators.runner import StepKey
 from coordinator.life import StepLife, failed
 from coordinator.placement.node import Ending, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
@@ -61,12 +62,12 @@ class Mesh:
         self.cancel_wait = cancel_wait
 
     def executor(self, scope: Scope) -> MeshExecutor:
-        """The AgentExecutor of one run."""
+        """The AgentExecutor and StepRunner of one run."""
         return MeshExecutor(self, scope)
 
 
 class MeshExecutor:
-    """Implements `AgentExecutor` for one run over the mesh."""
+    """Implements `AgentExecutor` and `StepRunner` for one run over the mesh."""
 
     def __init__(self, mesh: Mesh, scope: Scope) -> None:
         self._mesh = mesh
@@ -77,14 +78,18 @@ class MeshExecutor:
         return self._mesh.nodes.hint()
 
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
-        """Run one step on whichever node takes it, again where its policy allows (AgentExecutor, C6)."""
-        with self._scope.waiting.step():
-            return await self._execute(spec, StepLife(spec, on_event))
+        """Run one step whose task id is unique in the run (AgentExecutor)."""
+        return await self.run_step(StepKey.of_spec(0, spec), spec, on_event)
 
-    async def _execute(self, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
+    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
+        """Run one step on whichever node takes it, again where its policy allows (StepRunner, C6)."""
+        with self._scope.waiting.step():
+            return await self._run_to_end(key, spec, StepLife(spec, on_event))
+
+    async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
         attempt = _Attempt(spec.task_id, 1, life)
         while True:
-            outcome = await self._run_attempt(spec, attempt)
+            outcome = await self._run_attempt(key, spec, attempt)
             failure = outcome.failure
             if failure is None or not failure.retryable or attempt.number >= spec.policy.max_attempts:
                 return life.end(attempt.in_all(outcome))
@@ -95,14 +100,14 @@ class MeshExecutor:
                 await asyncio.sleep(pause)
             attempt = attempt.next(attempt.in_all(outcome))
 
-    async def _run_attempt(self, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome:
+    async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
         for placement in itertools.count(1):
             node = await self._mesh.queue.acquire(spec, self._scope)
             if isinstance(node, StepFailure):
                 return replace(failed(spec, node.code, node.message), failure=node)
             try:
-                ending = await self._run_on(node, spec, attempt, placement)
+                ending = await self._run_on(node, key, spec, attempt, placement)
             finally:
                 self._mesh.queue.release(node)
             if not isinstance(ending, Rejection):
@@ -113,10 +118,13 @@ class MeshExecutor:
                 self._mesh.queue.retry_when_not_full(node)
         raise AssertionError("unreachable")
 
-    async def _run_on(self, node: KnownNode, spec: AgentStepSpec, attempt: _Attempt, placement: int) -> Ending:
+    async def _run_on(
+        self, node: KnownNode, key: StepKey, spec: AgentStepSpec, attempt: _Attempt, placement: int
+    ) -> Ending:
         start = ExecutionStart(
-            # A placement that was handed back is another execution than the one that follows it.
-            execution_id=f"{self._scope.run_id}/{spec.task_id}/{attempt.number}.{placement}",
+            # By key, as two items of a pipeline may have the same task id. A placement that was handed back is another
+            # execution than the one that follows it.
+            execution_id=f"{self._scope.run_id}/{key.name}/{attempt.number}.{placement}",
             run_id=self._scope.run_id,
             epoch=FIRST_EPOCH,
             spec=spec,

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from coordinator.combinators.parallel import fan_out
-from coordinator.combinators.runner import StepKey, StepRunner, Unkeyed
+from coordinator.combinators.runner import StepKey, StepRunner, runner_of
 from coordinator.scope import Scope
 from fanfold.background import background
 from fanfold.feed import Feed
@@ -45,7 +45,26 @@ class AttachedRun:
         self._feed = feed
         self._sequence = 0
         self._running = self._succeeded = self._failed = 0
+        self._waiting_on = ""
         self._created_at = datetime.now(UTC)
+        self._work: asyncio.Task[None] | None = None
+        self._cancel_reason: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._scope.owner
+
+    def view(self) -> Run:
+        """The run as it now is."""
+        return self._run(RunState.RUNNING, None)
+
+    def cancel(self, reason: str) -> None:
+        """Have it cancelled, and its caller told so; the first reason is kept."""
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+            if self._work is not None:
+                self._work.cancel()
 
     async def keep(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> None:
         """Run the steps and tell the run's life from its start to its end."""
@@ -54,23 +73,29 @@ class AttachedRun:
         await self._feed.first_delivered()
         log = _log.bind(run_id=self._scope.run_id, owner=self._scope.owner)
         log.info("run started", steps=self._total)
+        state = RunState.CANCELLED
         try:
             async with background(self._tell_waiting()):
-                await fan_out(_Paced(Unkeyed(executor), self._feed, self._scope), specs, self._on_step, _let_go)
-        except asyncio.CancelledError:
-            log.info("run cancelled", succeeded=self._succeeded, failed=self._failed)
-            raise
-        log.info("run completed", succeeded=self._succeeded, failed=self._failed)
-        self._push(RunEnded, run=self._run(RunState.COMPLETED, datetime.now(UTC)))
+                state = await self._until_ended(executor, specs)
+        finally:
+            log.info(f"run {state}", succeeded=self._succeeded, failed=self._failed)
+        self._push(RunEnded, run=self._run(state, datetime.now(UTC)))
+
+    async def _until_ended(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> RunState:
+        paced = _Paced(runner_of(executor), self._feed, self._scope)
+        async with asyncio.TaskGroup() as tasks:
+            self._work = tasks.create_task(fan_out(paced, specs, self._on_step, _let_go))
+            if self._cancel_reason is not None:
+                self._work.cancel()
+        return RunState.CANCELLED if self._work.cancelled() else RunState.COMPLETED
 
     async def _tell_waiting(self) -> None:
         """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
-        told = ""
         while True:
             await asyncio.sleep(WAITING_INTERVAL)
             waiting_on = self._scope.waiting.summary()
-            if waiting_on != told:
-                told = waiting_on
+            if waiting_on != self._waiting_on:
+                self._waiting_on = waiting_on
                 self._push(WaitingChanged, waiting_on=waiting_on)
 
     def _push(self, kind: type[RunEvent], **fields: Any) -> None:
@@ -104,8 +129,10 @@ class AttachedRun:
             owner=self._scope.owner,
             attached=True,
             steps=StepCounts(total=self._total, running=self._running, succeeded=self._succeeded, failed=self._failed),
+            waiting_on="" if ended_at else self._waiting_on,
             created_at=self._created_at,
             ended_at=ended_at,
+            reason=self._cancel_reason or "" if state is RunState.CANCELLED else "",
         )
 
 

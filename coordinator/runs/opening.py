@@ -16,6 +16,16 @@ class Opening:
     owner: str
     request_id: str = ""
     detail: EventDetail = EventDetail.OUTCOMES
+    workflow_id: str = ""
+    """Makes the run resumable under this name (C16)."""
+    budget_tokens: int | None = None
+    """Tokens that the run may spend (C13)."""
+    from_sequence: int = 0
+    """First event to be told."""
+    total_steps: int | None = None
+    """How many steps the caller says that there are."""
+    as_before: bool = False
+    """Whether to run what the workflow's last run was asked for."""
 
     def scope(self, kind: str) -> Scope:
         """The scope of a new run."""

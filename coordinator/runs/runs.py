@@ -1,17 +1,19 @@
-"""What callers can ask for: runs and single steps, held for as long as their callers do."""
+"""What callers can ask for: runs and single steps."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
 from coordinator.runs.attached import AttachedRun, is_wanted
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.durable import DurableRuns
 from coordinator.runs.opening import Opening
 from coordinator.scope import Scope
-from fanfold.errors import Aborted
+from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.feed import Feed, fed
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
@@ -21,30 +23,71 @@ ExecutorFactory = Callable[[Scope], AgentExecutor]
 """Gives the executor of a run."""
 
 
-class Runs:
-    """Starts attached runs and single steps, and holds them for as long as their callers do."""
+class EventSource(Protocol):
+    """A run's events for one caller."""
 
-    def __init__(self, executors: ExecutorFactory, checks: RequestChecks) -> None:
+    async def read(self) -> Sequence[RunEvent | bytes]:
+        """The next events, or encoded ones, waiting for at least one; none at the end."""
+        ...
+
+
+class Runs:
+    """Starts runs and single steps. Those without a workflow id are held for as long as their callers do.
+
+    `durable` is for the others, None if no journal is configured.
+    """
+
+    def __init__(self, executors: ExecutorFactory, checks: RequestChecks, durable: DurableRuns | None = None) -> None:
         self._executors = executors
         self._checks = checks
+        self._durable = durable
         self._held: dict[tuple[str, str], datetime] = {}
+        self.attached: dict[str, AttachedRun] = {}
+        """The runs that end with their callers' streams, by id."""
+
+    @property
+    def durable(self) -> DurableRuns:
+        """The journaled runs. Raises FailedPrecondition if there is no journal (C17)."""
+        if self._durable is None:
+            raise FailedPrecondition("no journal is configured (journal.path)", reason="NO_JOURNAL")
+        return self._durable
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether a journal is configured."""
+        return self._durable is not None
 
     @asynccontextmanager
-    async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[Feed[RunEvent]]:
-        """A fan-out's events, while the block lasts; leaving it early cancels the run and waits until it is gone.
+    async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:
+        """A fan-out's events, while the block lasts.
+
+        Without a workflow id, leaving it early cancels the run and waits until it is gone.
 
         Raises:
             InvalidArgument: a step is wrong, or a task id is given twice; nothing was started.
-            Aborted: a call with the same request id is under way (C18).
+            Aborted: a call with the same request id is under way, or another one holds the workflow (C18).
+            FailedPrecondition: it has a workflow id, and there is no journal (C17).
+            HeldElsewhere: another coordinator holds the run.
         """
+        if opening.as_before:
+            specs = await self.durable.specs_as_before(opening.owner, opening.workflow_id)
         await self._checks.check(specs, owner=opening.owner)
         refuse_duplicates(specs)
+        source = self.durable.parallel(opening, specs) if opening.workflow_id else self._attached(opening, specs)
+        async with source as events:
+            yield events
+
+    @asynccontextmanager
+    async def _attached(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:
         with self._hold(opening):
             scope = opening.scope("run")
             feed: Feed[RunEvent] = Feed()
-            account = AttachedRun(scope, opening.detail, len(specs), feed)
-            async with fed(feed, account.keep(self._executors(scope), specs)):
-                yield feed
+            run = self.attached[scope.run_id] = AttachedRun(scope, opening.detail, len(specs), feed)
+            try:
+                async with fed(feed, run.keep(self._executors(scope), specs)):
+                    yield feed
+            finally:
+                del self.attached[scope.run_id]
 
     @asynccontextmanager
     async def step(self, opening: Opening, spec: AgentStepSpec) -> AsyncIterator[Feed[StepEvent]]:

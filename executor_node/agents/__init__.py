@@ -65,6 +65,8 @@ class AgentDefinition:
     kind: AgentKind
     isolation: Isolation = Isolation.PROCESS
     idempotent: Flag = False
+    uses_model: Flag | None = None
+    """Whether its steps may spend model tokens (C13); None is what its kind usually does."""
     timeout: Seconds | None = None
     """Longest life of one attempt in seconds, for steps whose policy names none; None is no bound."""
     entry: Entry = ""
@@ -85,4 +87,10 @@ class AgentDefinition:
 
     def describe(self) -> Agent:
         """The agent as the node tells of it."""
-        return Agent(name=self.name, description=self.description, kind=self.kind, isolation=self.isolation)
+        return Agent(
+            name=self.name,
+            description=self.description,
+            kind=self.kind,
+            isolation=self.isolation,
+            uses_model=self.kind is AgentKind.LLM if self.uses_model is None else self.uses_model,
+        )

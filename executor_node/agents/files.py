@@ -6,6 +6,7 @@
     kind: python                     # python or command
     isolation: shared                # process (default): one process tree a step; shared: steps share a worker
     idempotent: true                 # running a step again does no harm; shared requires it
+    uses_model: false                # whether it may spend model tokens; default: true for kind llm, else false
     timeout: 60                      # seconds; default: none
     entry: outline:outline           # its module is looked for beside the agent files first
     ---

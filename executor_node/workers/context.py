@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,15 +16,18 @@ from fanfold.model.step import NO_USAGE, SourceAnchor, Usage
 class Context:
     """The context of one step. May be used from several threads."""
 
-    __slots__ = ("_anchors", "_number", "_setup", "_tell", "_workspace", "cancelled", "usage")
+    __slots__ = ("_anchors", "_number", "_setup", "_tell", "_workspace", "cancelled", "max_tokens", "usage")
 
-    def __init__(self, number: int, setup: Setup, tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self, number: int, setup: Setup, tell: Callable[[Message], None], *, max_tokens: int | None = None
+    ) -> None:
         self._number = number
         self._setup = setup
         self._tell = tell
         self._anchors: Anchors | None = None
         self._workspace: Workspace | None = None
         self.cancelled = False
+        self.max_tokens = max_tokens
         self.usage = NO_USAGE
         """The cost as last told, which is all that is known of a step that fails."""
 
@@ -49,10 +53,19 @@ class Context:
         self._tell(tool_to_message(self._number, str(name), bool(success), str(detail)))
 
     def turn_finished(self, turn: int, usage: Usage = NO_USAGE) -> None:
-        """Tell that a model round finished. Raises ValueError or TypeError for what cannot be a count."""
+        """Tell that a model round finished.
+
+        Raises:
+            ValueError, TypeError: what is told is no count.
+            asyncio.CancelledError: it has spent more than it may. The runtime stops the step too, but later: the agent
+                could have begun another call by then.
+        """
         message = turn_to_message(self._number, turn, usage)
         self.usage = usage
         self._tell(message)
+        if self.max_tokens is not None and usage.tokens > self.max_tokens:
+            self.cancelled = True
+            raise asyncio.CancelledError
 
     def write_text(self, text: str) -> None:
         """Tell text as it is written."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from executor_node.workers.frames import Message
+from fanfold.model.checks import MAX_TOKENS
 from fanfold.model.step import (
     DEFAULT_POLICY,
     MAX_ANCHOR_BYTES,
@@ -38,7 +39,6 @@ MAX_TEXT = 16 * 2**10
 """Characters of text told at once; of more, the last ones are."""
 _MAX_NAME = 128
 _MAX_COUNT = 2**32 - 1
-_MAX_TOKENS = 2**63 - 1
 _TOLD_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -285,8 +285,9 @@ def _usage_to_list(usage: Usage) -> list[int]:
 
 
 def _usage_from_list(fields: Sequence[object]) -> Usage:
-    input_tokens, output_tokens, requests = (_count(field, _MAX_TOKENS) for field in fields)
-    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, requests=requests)
+    input_tokens, output_tokens, requests = (_count(field, MAX_TOKENS) for field in fields)
+    usage = Usage(input_tokens=input_tokens, output_tokens=output_tokens, requests=requests)
+    return NO_USAGE if usage == NO_USAGE else usage
 
 
 def _anchor_from_list(fields: Sequence[object]) -> SourceAnchor:

@@ -84,6 +84,7 @@ class SharedWorkers:
         try:
             worker = self._new_worker(is_apart=True)
             self._apart.add(worker)
+            shared.step.run_again()
             worker.run(shared)
         except OSError as error:
             message = f"no worker can be started: {error.strerror}"

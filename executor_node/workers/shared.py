@@ -51,7 +51,8 @@ class SharedSteps:
         for message in messages:
             if message[0] == "run":
                 run = run_from_message(message)
-                context = Context(run.number, self._setup, self._outgoing.tell)
+                most = run.spec.policy.max_tokens
+                context = Context(run.number, self._setup, self._outgoing.tell, max_tokens=most)
                 self._steps[run.number] = self._loop.create_task(self._run(run, context)), context
             elif message[1] in self._steps:
                 task, context = self._steps[message[1]]

@@ -45,9 +45,16 @@ def show_agents(server: str | None, *, as_json: bool) -> None:
     if as_json:
         show_json("agents", (asdict(agent) | {"nodes": nodes} for agent, nodes in offered))
         return
-    rows = Table("NAME", "KIND", "ISOLATION", "NODES", "DESCRIPTION", whole=["KIND", "ISOLATION"])
+    rows = Table("NAME", "KIND", "ISOLATION", "MODEL", "NODES", "DESCRIPTION", whole=["KIND", "ISOLATION", "MODEL"])
     for agent, nodes in offered:
-        rows.add_row(cell(agent.name), cell(agent.kind), cell(agent.isolation), cell(nodes), cell(agent.description))
+        rows.add_row(
+            cell(agent.name),
+            cell(agent.kind),
+            cell(agent.isolation),
+            cell("yes" if agent.uses_model else "no"),
+            cell(nodes),
+            cell(agent.description),
+        )
     show_table(rows)
     if not offered:
         tell("No node is ready.")

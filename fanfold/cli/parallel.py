@@ -17,7 +17,8 @@ from fanfold.cli.specs import read_steps
 from fanfold.errors import Aborted, Cancelled, FanfoldError, InvalidArgument, Unavailable
 from fanfold.model.run import ParallelResult
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome
-from fanfold.sdk.mesh import Mesh, ParallelRun
+from fanfold.sdk.mesh import Mesh
+from fanfold.sdk.parallel import ParallelRun
 
 CLEAN_UP_SECONDS = 30.0
 """Longest wait for a cancelled run to be gone: more than a coordinator takes."""

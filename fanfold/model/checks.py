@@ -49,6 +49,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 OneLine = Must("have no control characters or line breaks", lambda text: _CONTROL.search(text) is None)
 WholeMilliseconds = Must("be whole milliseconds", lambda seconds: round(seconds, 3) == seconds)
 
+MAX_TOKENS = 2**63 - 1
 WEEK_SECONDS = 7 * 24 * 3600.0
 
 MAX_LINE = 4096
@@ -64,6 +65,6 @@ Name = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_NAME), OneLine]
 Label = Annotated[str, Exact(), MaxLen(128), OneLine]
 Seconds = Annotated[float, Exact(), Gt(0), Le(WEEK_SECONDS), WholeMilliseconds]
 Count = Annotated[int, Exact(), Ge(0), Le(2**32 - 1)]
-Tokens = Annotated[int, Exact(), Ge(0), Le(2**63 - 1)]
+Tokens = Annotated[int, Exact(), Ge(0), Le(MAX_TOKENS)]
 Flag = Annotated[bool, Exact()]
 # Field types, by what they accept.

@@ -149,6 +149,9 @@ class RunEnded:
 RunEvent = RunStarted | RunStepEvent | StageFailed | StepChanged | BudgetExhausted | WaitingChanged | RunEnded
 """One event in a run's life. `sequence` counts from 1 without gaps; a step's progress has none, which is 0 (C28)."""
 
+PipelineEvent = RunStepEvent | StageFailed
+"""What happens to the items of a pipeline."""
+
 
 class ParallelResult(Sequence[StepOutcome]):
     """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13)."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, MaxLen
 
 from fanfold.model.checks import (
+    MAX_TOKENS,
     Count,
     Flag,
     Identifier,
@@ -119,6 +120,23 @@ class Usage(_Fields):
     input_tokens: Tokens = 0
     output_tokens: Tokens = 0
     requests: Tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        """What counts against budgets and caps: all of them (C13)."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        """What both cost together, up to the largest number that can be told."""
+        if other is NO_USAGE:
+            return self
+        if self is NO_USAGE:
+            return other
+        return Usage(
+            input_tokens=min(MAX_TOKENS, self.input_tokens + other.input_tokens),
+            output_tokens=min(MAX_TOKENS, self.output_tokens + other.output_tokens),
+            requests=min(MAX_TOKENS, self.requests + other.requests),
+        )
 
 
 NO_USAGE = Usage()

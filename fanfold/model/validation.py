@@ -91,17 +91,29 @@ def parse_spec(item: object, *, path: str = "step") -> AgentStepSpec:
 
 
 def require_json_schemas(specs: Sequence[AgentStepSpec], *, path: str = "steps") -> None:
-    """Raise InvalidArgument for an `output_schema` that is no JSON value, as a caller's Python code may give."""
+    """Raise InvalidArgument for the first `output_schema` that is no JSON value, as a caller's code may give."""
     checked: set[int] = set()
     for index, spec in enumerate(specs):
         schema = spec.output_schema
-        if schema is None or id(schema) in checked:
-            continue
-        checked.add(id(schema))
-        try:
-            json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgument.of_field(f"{path}[{index}].output_schema", f"must be JSON: {error}") from None
+        if id(schema) not in checked:
+            checked.add(id(schema))
+            require_json_schema(schema, path=f"{path}[{index}].output_schema")
+
+
+def require_json_schema(schema: Any, *, path: str) -> None:
+    """Raise InvalidArgument for a schema that is no JSON value; None is no schema and allowed."""
+    if schema is not None:
+        json_text(schema, path=path)
+
+
+def json_text(value: Any, *, path: str) -> str:
+    """The JSON text of a value that a caller's Python code gives. Raises InvalidArgument for what is no JSON value."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument.of_field(path, f"must be JSON: {error}") from None
+    return text
 
 
 def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar
 from fanfold.model.node import Agent, NodeView
 from fanfold.model.run import ParallelResult
 from fanfold.model.step import StepOutcome
-from fanfold.sdk.mesh import Mesh, OnStepEvent, Spec
+from fanfold.sdk.mesh import Mesh
+from fanfold.sdk.parallel import OnStepEvent, Spec
 
 Result = TypeVar("Result")
 

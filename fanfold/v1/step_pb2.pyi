@@ -190,7 +190,9 @@ class StepPolicy(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     NODE_LABELS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Most model tokens the step may spend. Unset: no cap of its own."""
+    """Most model tokens, input and output together, that one attempt may spend. One that tells of more is stopped and ends
+    BUDGET_EXHAUSTED, so it overshoots by one model call at most (C13). Unset: no cap of its own.
+    """
     max_attempts: _builtins.int
     """Attempts in all, 1 to 100; a further one is made only after NODE_LOST or a failure marked retryable. Unset: 2."""
     @_builtins.property

@@ -108,8 +108,11 @@ def event_from_bytes(data: bytes) -> RunEvent | None:
     return run_event_from_proto(pb.RunEvent.FromString(data))
 
 
-def event_into(event: RunEvent, message: pb.RunEvent) -> pb.RunEvent:
-    """Write an event into a message of a batch, and give that back."""
+def event_into(event: RunEvent | bytes, message: pb.RunEvent) -> pb.RunEvent:
+    """Write an event, or the form in which it is kept, into a message of a batch, and give that back."""
+    if isinstance(event, bytes):
+        message.MergeFromString(event)
+        return message
     message.sequence = event.sequence
     set_timestamp(message.time, event.time)
     match event:

@@ -40,6 +40,16 @@ async def tells(spec: AgentStepSpec, context: StepContext) -> AgentResult:
     return AgentResult(output="done", usage=Usage(input_tokens=20, output_tokens=7, requests=2))
 
 
+async def spends(spec: AgentStepSpec, context: StepContext) -> str:
+    """Makes model calls of as many tokens as the prompt says, each: "30 60"."""
+    spent = 0
+    for turn, tokens in enumerate(map(int, spec.prompt.split()), start=1):
+        await asyncio.sleep(0.02)
+        spent += tokens
+        context.turn_finished(turn, Usage(input_tokens=spent, requests=turn))
+    return f"{spent} of {context.max_tokens}"
+
+
 def answers(spec: AgentStepSpec, context: StepContext) -> Any:
     return {"words": spec.prompt.split(), "large": 2**60 + 1}
 

@@ -91,7 +91,7 @@ def shell_in(workspace: Path) -> AgentFunction:
 
 @asynccontextmanager
 async def in_process(workspace: Path) -> AsyncIterator[AgentExecutor]:
-    names = ["echo", "gives_up", "crashes", "waits", "tells", "answers"]
+    names = ["echo", "gives_up", "crashes", "waits", "tells", "spends", "answers"]
     agents = {name.replace("_", "-"): getattr(contract_agents, name) for name in names}
     async with SchemaValidator() as validator:
         yield InProcessExecutor(agents | {"shell": shell_in(workspace)}, validator, parallelism=HINT)
@@ -239,6 +239,18 @@ async def test_progress_usage_and_anchors_are_told(executor: AgentExecutor) -> N
     assert outcome.source_anchors == (
         SourceAnchor(tool="search", url_or_path="https://example.org/page", lines="3-17"),
     )
+
+
+@pytest.mark.contract("C6", "C13")
+async def test_a_step_that_has_spent_more_than_its_cap_is_stopped(executor: AgentExecutor) -> None:
+    outcome = await executor.execute_step(step("spends", "60 60 60", policy=StepPolicy(max_tokens=100)))
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.retryable) == (FailureCode.BUDGET_EXHAUSTED, False)
+    assert outcome.failure.message == "it spent 120 of the 100 tokens it may"
+    assert outcome.usage == Usage(input_tokens=120, requests=2)
+    within = await executor.execute_step(step("spends", "60 40", policy=StepPolicy(max_tokens=100)))
+    assert within.output == "100 of 100"
+    assert within.usage == Usage(input_tokens=100, requests=2)
 
 
 @pytest.mark.contract("C20")

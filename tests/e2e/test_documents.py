@@ -36,7 +36,8 @@ from fanfold.model.step import (
     TurnFinished,
     Usage,
 )
-from fanfold.sdk.mesh import ParallelRun
+from fanfold.sdk.parallel import ParallelRun
+from fanfold.sdk.run import MeshRun
 from support.mesh import until, until_ready
 from tools import configuration
 
@@ -195,7 +196,7 @@ def test_the_page_of_steps_names_every_field_and_every_failure_code() -> None:
     progress = (ToolFinished, TurnFinished, TextWritten, AttemptStarted)
     names = {name for kind in (*records, *progress, StepStarted, StepEnded) for name in members(kind)}
     names |= {kind.__name__ for kind in (*progress, StepStarted, StepProgressed, StepEnded)}
-    names |= {name for kind in (Mesh, SyncMesh, ParallelRun) for name in members(kind)}
+    names |= {name for kind in (Mesh, SyncMesh, MeshRun, ParallelRun) for name in members(kind)}
     assert names | set(FailureCode) <= words, sorted((names | set(FailureCode)) - words)
 
 

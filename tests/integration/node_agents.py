@@ -130,6 +130,53 @@ async def tells(spec: AgentStepSpec, context: StepContext) -> str:
     return "told"
 
 
+async def spends(spec: AgentStepSpec, context: StepContext) -> str:
+    """Makes model calls of as many tokens as the prompt says, each; leaves a line for every call that it begins."""
+    return _spend(spec, context)
+
+
+def spends_plainly(spec: AgentStepSpec, context: StepContext) -> str:
+    return _spend(spec, context)
+
+
+def _spend(spec: AgentStepSpec, context: StepContext) -> str:
+    spent = 0
+    for turn, tokens in enumerate(map(int, spec.prompt.split()), start=1):
+        with (context.workspace.root / "calls").open("a") as calls:
+            calls.write(f"{tokens}\n")
+        spent += tokens
+        context.turn_finished(turn, Usage(input_tokens=1, output_tokens=spent - 1, requests=turn))
+    return f"spent {spent} of {context.max_tokens}"
+
+
+async def spends_on(spec: AgentStepSpec, context: StepContext) -> str:
+    """Makes calls of ten tokens until it is killed, whatever it is told."""
+    spent = 0
+    while True:
+        spent += 10
+        try:
+            context.turn_finished(spent // 10, Usage(output_tokens=spent))
+            await asyncio.sleep(0.01)
+        except BaseException:
+            continue
+
+
+async def spends_and_dies_once(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    """Spends ten tokens, and dies when it does so for the first time; told by turns, not with the result."""
+    witness = context.workspace.root / "witness"
+    context.turn_finished(1, Usage(output_tokens=10, requests=1))
+    if not witness.exists():
+        witness.touch()
+        await asyncio.sleep(0.2)  # what it told is on its way
+        os.kill(os.getpid(), signal.SIGKILL)
+    return AgentResult(output="done", structured=1)
+
+
+async def owns_up(spec: AgentStepSpec, context: StepContext) -> AgentResult:
+    """Tells only at its end that it spent as many tokens as the prompt says."""
+    return AgentResult(output="done", usage=Usage(output_tokens=int(spec.prompt)))
+
+
 def floods(spec: AgentStepSpec, context: StepContext) -> str:
     """Tells and prints much more than anybody wants to hear."""
     for number in range(int(spec.prompt)):

@@ -204,7 +204,15 @@ def test_a_node_in_json() -> None:
         "node": {
             "name": "one",
             "boot_id": "b1",
-            "agents": [{"name": "a", "description": "from one", "kind": "python", "isolation": "shared"}],
+            "agents": [
+                {
+                    "name": "a",
+                    "description": "from one",
+                    "kind": "python",
+                    "isolation": "shared",
+                    "uses_model": False,
+                }
+            ],
             "labels": {"zone": "a"},
             "workspace": {"source": "directory", "revision": ""},
             "status": {

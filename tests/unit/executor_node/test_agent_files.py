@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_every_key_of_a_command_agent(folder: Path) -> None:
     assert (agent.prompt, agent.output) == (PromptBy.ARGUMENT, OutputForm.JSON_LINES)
     assert agent.env == ("HOME", "_X1")
     assert (agent.max_output_bytes, agent.timeout, agent.idempotent) == (10, 60, True)
+
+
+@pytest.mark.contract("C13")
+@pytest.mark.parametrize("front", [PYTHON, COMMAND])
+def test_an_agent_uses_no_model_unless_its_file_says_so(folder: Path, front: str) -> None:
+    assert not load_agent_file(write(folder, front)).describe().uses_model
+    assert load_agent_file(write(folder, front + "uses_model: true\n")).describe().uses_model
+    assert not load_agent_file(write(folder, front + "uses_model: false\n")).describe().uses_model
+    assert complaints(write(folder, front + "uses_model: 1\n")) == [
+        "agents/reviewer.md:6: `uses_model` must be a valid boolean"
+    ]
+
+
+def test_an_llm_agent_uses_a_model_unless_it_is_said_not_to() -> None:
+    agent = AgentDefinition(name="a", description="d", kind=AgentKind.LLM)
+    assert agent.describe().uses_model
+    assert not replace(agent, uses_model=False).describe().uses_model
 
 
 def test_a_command_agent_has_the_defaults(folder: Path) -> None:

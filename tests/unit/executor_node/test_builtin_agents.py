@@ -28,6 +28,8 @@ TEXT = "# Häuser\n\nOne two  three\tfour.\nNo line end: naïve 😀"
 class Context:
     """A step's context that remembers what it was told."""
 
+    max_tokens: int | None = None
+
     def __init__(self, root: Path, workspace: WorkspaceFiles | None = None) -> None:
         self.anchors = Anchors(root)
         self.workspace = workspace or Workspace(root, self.anchors.observe)

@@ -1,0 +1,117 @@
+"""What a journaled run tells of itself: numbered events, and how many steps are where."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from coordinator.journal.journal import Append, Entry, KeptRun
+from coordinator.runs.history import History
+from coordinator.runs.log import RunLog
+from coordinator.runs.recall import Recall
+from coordinator.runs.work import Work
+from fanfold.model.run import Run, RunEnded, RunEvent, RunState, RunStepEvent, StepChanged, StepCounts, WaitingChanged
+from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
+from fanfold.wire.run import event_to_bytes
+
+
+class Account:
+    """Counts a run's steps and puts its events into its log, from where a former holder has left off."""
+
+    def __init__(self, kept: KeptRun, work: Work, history: History) -> None:
+        self._kept = kept
+        self._work = work
+        self._begun = history.begun
+        self._succeeded, self._failed = history.succeeded, history.failed
+        self._running = 0
+        self.waiting_on = ""
+        self.log: RunLog
+        self.recall: Recall
+
+    @property
+    def all_succeeded(self) -> bool:
+        """Whether no step has failed."""
+        return not self._failed
+
+    def tell(self, kind: type[RunEvent], **fields: Any) -> None:
+        """Tell an event of the run itself."""
+        entry = self._entry(kind, **fields)
+        self.log.tell(entry)
+
+    def tell_waiting(self, waiting_on: str) -> None:
+        """Tell what the run waits on, if that is news (C42)."""
+        if waiting_on != self.waiting_on:
+            self.waiting_on = waiting_on
+            self.tell(WaitingChanged, waiting_on=waiting_on)
+
+    def tell_changed(self, key: str, reason: str) -> None:
+        """Tell that a recorded step runs again (C16)."""
+        self.tell(StepChanged, key=key, reason=reason)
+
+    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
+        """Tell what happened to a step; its start only if no former holder has told it."""
+        if isinstance(event, StepStarted):
+            self._running += 1
+            if (position, stage) in self._begun:
+                return
+        number = 0 if isinstance(event, StepProgressed) else self.log.next_number()
+        told = RunStepEvent(sequence=number, time=event.time, index=position, stage=stage, event=event)
+        entry = Entry(number, event_to_bytes(told), isinstance(event, StepEnded))
+        if isinstance(event, StepEnded):
+            self._count(event.outcome)
+            name = self._work.name_of(position, stage, event.task_id)
+            self.log.tell(entry, settles=name, record=self.recall.record_of(name, event.outcome, entry.data))
+        else:
+            self.log.tell(entry)
+
+    async def tell_end(self, state: RunState, reason: str) -> None:
+        """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
+        now = datetime.now(UTC)
+        entry = self._entry(RunEnded, run=self.view(state, now, reason))
+        done = state is RunState.COMPLETED and self.all_succeeded
+        await self.log.finish(entry, self.standing(state, reason, forget_records=done))
+
+    def standing(self, state: RunState = RunState.RUNNING, reason: str = "", *, forget_records: bool = False) -> Append:
+        """How the run stands, as it is written beside its events."""
+        return Append(
+            run_id=self._kept.run.run_id,
+            epoch=self._kept.epoch,
+            steps=self._counts(),
+            waiting_on=self.waiting_on,
+            state=state,
+            reason=reason,
+            forget_records=forget_records,
+        )
+
+    def view(self, state: RunState = RunState.RUNNING, ended_at: datetime | None = None, reason: str = "") -> Run:
+        """The run as it now is."""
+        kept = self._kept.run
+        return Run(
+            run_id=kept.run_id,
+            kind=kept.kind,
+            state=state,
+            workflow_id=kept.workflow_id,
+            owner=kept.owner,
+            attached=kept.attached,
+            job_id=kept.job_id,
+            steps=self._counts(),
+            waiting_on="" if ended_at else self.waiting_on,
+            created_at=kept.created_at,
+            ended_at=ended_at,
+            coordinator=self._kept.holder.name,
+            reason=reason,
+        )
+
+    def _entry(self, kind: type[RunEvent], **fields: Any) -> Entry:
+        number = self.log.next_number()
+        return Entry(number, event_to_bytes(kind(sequence=number, time=datetime.now(UTC), **fields)))
+
+    def _count(self, outcome: StepOutcome) -> None:
+        self._running -= 1
+        if outcome.success:
+            self._succeeded += 1
+        else:
+            self._failed += 1
+
+    def _counts(self) -> StepCounts:
+        return StepCounts(total=self._work.total, running=self._running, succeeded=self._succeeded, failed=self._failed)

@@ -1,0 +1,59 @@
+"""What a taken-over run had come to, read from its kept events (C19)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coordinator.journal.journal import Journal, KeptRun
+from coordinator.runs.reader import page_of
+from fanfold.model.run import BudgetExhausted, RunStarted, RunStepEvent
+from fanfold.model.step import StepEnded, StepOutcome, StepStarted
+from fanfold.wire.run import event_from_bytes
+
+Place = tuple[int, int]
+"""Position and stage of a step."""
+
+
+@dataclass(slots=True)
+class History:
+    """Steps that have begun and not ended, that have ended, and each item's last outcome where a pipeline needs it."""
+
+    is_started: bool = False
+    begun: set[Place] = field(default_factory=set)
+    ended: set[Place] = field(default_factory=set)
+    last: dict[int, tuple[int, StepOutcome]] = field(default_factory=dict)
+    """Stage and outcome of the last step of each item."""
+    succeeded: int = 0
+    failed: int = 0
+    is_budget_exhausted: bool = False
+
+    def take(self, event: object, *, keep_last: bool) -> None:
+        """Take the next event into account."""
+        match event:
+            case RunStarted():
+                self.is_started = True
+            case BudgetExhausted():
+                self.is_budget_exhausted = True
+            case RunStepEvent(index=index, stage=stage, event=StepStarted()):
+                self.begun.add((index, stage))
+            case RunStepEvent(index=index, stage=stage, event=StepEnded(outcome=outcome)):
+                self.begun.discard((index, stage))
+                self.ended.add((index, stage))
+                if outcome.success:
+                    self.succeeded += 1
+                else:
+                    self.failed += 1
+                if keep_last:
+                    self.last[index] = (stage, outcome)
+
+
+async def history_of(journal: Journal, kept: KeptRun, *, keep_last: bool) -> History:
+    """Read a run's history; with `keep_last` also each item's last outcome."""
+    history = History()
+    following = 1
+    while following <= kept.last_sequence:
+        page = await page_of(journal, kept.run.run_id, following)
+        for entry in page:
+            history.take(event_from_bytes(entry.data), keep_last=keep_last)
+        following = page[-1].sequence + 1
+    return history

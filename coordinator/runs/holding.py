@@ -1,0 +1,217 @@
+"""The journaled runs that this coordinator holds: their leases, and those of others that it takes over (C18, C19)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from coordinator.journal.journal import (
+    Append,
+    Fenced,
+    Holder,
+    Journal,
+    JournalFailed,
+    KeptRun,
+    NewRun,
+    Retention,
+)
+from coordinator.runs.journaled import JournaledRun
+from fanfold.background import background
+from fanfold.errors import FanfoldError, Unavailable
+from fanfold.model.run import RunState
+
+_log = structlog.get_logger(__name__)
+
+Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
+"""Makes a run that was claimed ready to go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long a lease lasts, and how often it is renewed, runs that nobody holds are claimed, and old ones swept.
+
+    In seconds. A run stops here when its lease has not been renewed until `margin` before its end.
+    """
+
+    lease: float = 10.0
+    renewal: float = 3.0
+    claim: float = 0.5
+    margin: float = 1.0
+    sweep: float = 60.0
+
+
+class Holding:
+    """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
+
+    `address` is where other coordinators reach this one. An async context manager; leaving it lets every run go.
+    """
+
+    def __init__(self, journal: Journal, name: str, times: Times, retention: Retention) -> None:
+        self.journal = journal
+        self.times = times
+        self.address = ""
+        self._name = name
+        self._retention = retention
+        self._runs: dict[str, JournaledRun] = {}
+        self._valid_until: dict[str, float] = {}
+        self._beginning: set[str] = set()
+        self._tasks = asyncio.TaskGroup()
+        self._leaving: FanfoldError | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.hand_over()
+        finally:
+            await self._tasks.__aexit__(None, None, None)
+
+    @property
+    def holder(self) -> Holder:
+        """The coordinator itself."""
+        return Holder(name=self._name, address=self.address)
+
+    def __iter__(self) -> Iterator[JournaledRun]:
+        return iter(self._runs.values())
+
+    def get(self, run_id: str) -> JournaledRun | None:
+        """A run that is held here."""
+        return self._runs.get(run_id)
+
+    def may_write(self, run_id: str) -> bool:
+        """Whether the run's lease is certainly not over: counted from before its last renewal was sent (F5)."""
+        return time.monotonic() < self._valid_until.get(run_id, 0.0) - self.times.margin
+
+    async def accept(self, new: NewRun) -> KeptRun:
+        """Have the journal keep a new run, held here, or find the one that the request id names (Journal.accept).
+
+        What is new is then started, before its caller awaits anything else.
+        """
+        if self._leaving is not None:
+            raise self._leaving
+        run_id, asked_at = new.run.run_id, time.monotonic()
+        self._beginning.add(run_id)
+        try:
+            kept = await self.journal.accept(new, self.holder, self.times.lease)
+        finally:
+            self._beginning.discard(run_id)
+        if kept.run.run_id == run_id:
+            self._valid_until[run_id] = asked_at + self.times.lease
+        return kept
+
+    def start(self, run: JournaledRun) -> None:
+        """Carry out a run that is held here. It can be found here until it has ended or was moved."""
+        if self._leaving is not None:
+            run.move(self._leaving)
+        self._runs[run.scope.run_id] = run
+        self._tasks.create_task(self._carry_out(run))
+
+    async def keep(self, resume: Resume) -> None:
+        """Renew leases, claim runs, and sweep what is old, until cancelled."""
+        async with background(self._claim_for_ever(resume), self._sweep_for_ever(), self._watch_leases()):
+            await self._renew_for_ever()
+
+    async def hand_over(self) -> None:
+        """Let every run go, so that others go on with them at once (C43). Nothing is begun here any more."""
+        self._leaving = Unavailable("the coordinator is about to stop", reason="DRAINING", retry_delay=0.5)
+        moved = Unavailable("the run moves to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
+        for run in self:
+            run.move(moved)
+        for run in list(self):
+            await run.until_gone()
+
+    async def _resume(self, kept: KeptRun, resume: Resume) -> None:
+        run_id = kept.run.run_id
+        try:
+            if (former := self.get(run_id)) is not None:  # it was lost to this very coordinator
+                former.move(Fenced())
+                await former.until_gone()
+            self.start(await resume(kept))
+        except JournalFailed:
+            await self._let_go(kept)
+        except Exception:
+            _log.exception("run cannot be gone on with", run_id=run_id)
+            await self._fail(kept)
+        finally:
+            self._beginning.discard(run_id)
+
+    async def _carry_out(self, run: JournaledRun) -> None:
+        run_id = run.scope.run_id
+        try:
+            await run.live()
+        except Exception:
+            _log.exception("run failed", run_id=run_id)
+            await self._fail(run.kept)
+        finally:
+            if self._runs.get(run_id) is run:
+                del self._runs[run_id]
+                self._valid_until.pop(run_id, None)
+
+    async def _let_go(self, kept: KeptRun) -> None:
+        with suppress(JournalFailed):
+            await self.journal.let_go(kept.run.run_id, kept.epoch)
+
+    async def _fail(self, kept: KeptRun) -> None:
+        run, reason = kept.run, "the coordinator cannot carry it out; its log says why"
+        with suppress(JournalFailed, Fenced):
+            await self.journal.append(
+                Append(run_id=run.run_id, epoch=kept.epoch, steps=run.steps, state=RunState.FAILED, reason=reason)
+            )
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.times.renewal)
+            with suppress(JournalFailed):
+                await self._renew()
+
+    async def _renew(self) -> None:
+        asked_at = time.monotonic()
+        before = set(self._runs)
+        for mine in await self.journal.renew(self._name, self.times.lease):
+            run = self._runs.get(mine.run_id)
+            if run is not None and run.kept.epoch == mine.epoch:
+                before.discard(mine.run_id)
+                self._valid_until[mine.run_id] = asked_at + self.times.lease
+                if mine.cancel_reason is not None:
+                    run.cancel(mine.cancel_reason)
+            elif mine.run_id not in self._beginning:
+                # Its caller was gone before it had begun; whoever claims it goes on with it.
+                await self.journal.let_go(mine.run_id, mine.epoch)
+        for run_id in before & set(self._runs):
+            self._runs[run_id].move(Fenced("the run's lease was over"))
+
+    async def _watch_leases(self) -> None:
+        """Stop runs whose lease is about to end: another coordinator may soon have them (F5)."""
+        while True:
+            await asyncio.sleep(self.times.margin / 4)
+            for run in list(self):
+                if not self.may_write(run.scope.run_id):
+                    run.move(Fenced("the run's lease could not be renewed"))
+
+    async def _claim_for_ever(self, resume: Resume) -> None:
+        while self._leaving is None:
+            await asyncio.sleep(self.times.claim)
+            asked_at = time.monotonic()
+            with suppress(JournalFailed):
+                for kept in await self.journal.claim(self.holder, self.times.lease):
+                    _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
+                    self._valid_until[kept.run.run_id] = asked_at + self.times.lease
+                    self._beginning.add(kept.run.run_id)
+                    self._tasks.create_task(self._resume(kept, resume))
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.times.sweep)
+            with suppress(JournalFailed):
+                await self.journal.sweep(self._retention)

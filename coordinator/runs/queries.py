@@ -1,0 +1,103 @@
+"""Runs as their owners see them: looked up, listed, watched and cancelled (C27, C28, C33)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from coordinator.journal.journal import KeptRun, RunFilter
+from coordinator.runs.journaled import JournaledRun
+from coordinator.runs.log import ends_run
+from coordinator.runs.reader import KeptReader, LiveReader
+from coordinator.runs.runs import Runs
+from fanfold.errors import FailedPrecondition, NotFound
+from fanfold.model.run import EventDetail, Run
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RunQueries:
+    """Answers about runs. To somebody else, a run that is not theirs does not exist (C33)."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    async def get(self, owner: str, run_id: str) -> Run:
+        """A run as it is. Raises NotFound."""
+        run = await self._find(owner, run_id)
+        return run if isinstance(run, Run) else self._view(run)
+
+    async def list_runs(self, wanted: RunFilter) -> Sequence[Run]:
+        """Runs by filter, newest first."""
+        runs = [
+            run.view()
+            for run in self._runs.attached.values()
+            if run.owner == wanted.owner and _fits(run.view(), wanted)
+        ]
+        if self._runs.has_journal:
+            kept = await self._runs.durable.journal.list_runs(wanted)
+            runs += [self._view(each) for each in kept]
+        return sorted(runs, key=order_of, reverse=True)[: wanted.limit]
+
+    async def watch(self, owner: str, run_id: str, first: int, detail: EventDetail) -> LiveReader | KeptReader:
+        """A reader of a run's events from number `first` on; 0 means the first that is kept.
+
+        Raises:
+            NotFound: there is no such run.
+            FailedPrecondition: its events are not kept.
+            HeldElsewhere: another coordinator holds it.
+        """
+        if isinstance(await self._find(owner, run_id), Run):
+            raise FailedPrecondition("the run keeps no events, as it has no workflow id", reason="NOT_JOURNALED")
+        return await self._runs.durable.reader(run_id, first, detail)
+
+    async def cancel(self, owner: str, run_id: str, reason: str) -> Run:
+        """Have a run cancelled; gives it as it is now.
+
+        Raises:
+            NotFound: there is no such run.
+            HeldElsewhere: another coordinator holds it. It will hear of it all the same, but later.
+        """
+        found = await self._find(owner, run_id)
+        if isinstance(found, Run):
+            self._runs.attached[run_id].cancel(reason)
+            return found
+        if not ends_run(found.run.state):
+            await self._runs.durable.journal.ask_to_cancel(run_id, reason)
+            located = await self._runs.durable.locate(run_id)
+            if isinstance(located, JournaledRun):
+                located.cancel(reason)
+                return located.view()
+            found = located
+        return self._view(found)
+
+    async def _find(self, owner: str, run_id: str) -> Run | KeptRun:
+        attached = self._runs.attached.get(run_id)
+        if attached is not None and attached.owner == owner:
+            return attached.view()
+        kept = await self._runs.durable.journal.find(run_id) if self._runs.has_journal else None
+        if kept is None or kept.run.owner != owner:
+            raise NotFound("no such run")
+        return kept
+
+    def _view(self, kept: KeptRun) -> Run:
+        live = self._runs.durable.holding.get(kept.run.run_id)
+        if live is not None:
+            return live.view()
+        if not ends_run(kept.run.state) and kept.lease_left <= 0:
+            return replace(kept.run, waiting_on="a coordinator to take it over")
+        return kept.run
+
+
+def order_of(run: Run) -> tuple[datetime, str]:
+    """What runs are listed by."""
+    return run.created_at or _LONG_AGO, run.run_id
+
+
+def _fits(run: Run, wanted: RunFilter) -> bool:
+    return (
+        (not wanted.states or run.state in wanted.states)
+        and (not wanted.workflow_id or run.workflow_id == wanted.workflow_id)
+        and (wanted.before is None or order_of(run) < wanted.before)
+    )

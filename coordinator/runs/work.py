@@ -1,0 +1,76 @@
+"""What a journaled run does, by kind: the part of a run that differs between a fan-out and a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from coordinator.combinators.parallel import fan_out
+from coordinator.combinators.runner import StepRunner
+from coordinator.runs.history import History
+from fanfold.model.run import RunKind
+from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
+
+OnStep = Callable[[int, int, StepEvent], None]
+"""Takes a step's position, its stage, and its event."""
+
+
+class Work(Protocol):
+    """What there is to do for a run. The same request always gives the same work, on any coordinator."""
+
+    kind: RunKind
+
+    @property
+    def total(self) -> int:
+        """Steps or items asked for."""
+        ...
+
+    def name_of(self, position: int, stage: int, task_id: str) -> str:
+        """A step's key in the checkpoint (C7)."""
+        ...
+
+    def item_hash(self, position: int) -> str:
+        """Hash of a step's item; empty for steps that have none."""
+        ...
+
+    async def carry_out(self, runner: StepRunner, history: History, on_step: OnStep, first: Sequence[str]) -> None:
+        """Do what the history lacks. Steps whose keys are in `first` are begun before others."""
+        ...
+
+
+class ParallelWork:
+    """Implements `Work`: a fan-out."""
+
+    kind = RunKind.PARALLEL
+
+    def __init__(self, specs: Sequence[AgentStepSpec]) -> None:
+        self._specs = specs
+
+    @property
+    def total(self) -> int:
+        """Steps asked for."""
+        return len(self._specs)
+
+    def name_of(self, position: int, stage: int, task_id: str) -> str:
+        """The task id."""
+        return task_id
+
+    def item_hash(self, position: int) -> str:
+        """Nothing: its steps have no items."""
+        return ""
+
+    async def carry_out(self, runner: StepRunner, history: History, on_step: OnStep, first: Sequence[str]) -> None:
+        """Run what has not ended."""
+        wanted = frozenset(first)
+        left = [index for index in range(len(self._specs)) if (index, 0) not in history.ended]
+        if wanted:
+            left.sort(key=lambda index: self._specs[index].task_id not in wanted)
+
+        def on_event(index: int, event: StepEvent) -> None:
+            on_step(index, 0, event)
+
+        await fan_out(runner, self._specs, on_event, _let_go, left)
+
+
+def _let_go(_index: int, _outcome: StepOutcome) -> None:
+    """Each outcome is told by its event; nothing here holds it any longer than that."""
