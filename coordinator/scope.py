@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.pace import Pace
 from coordinator.waiting import Waiting
 
 Acknowledge = Callable[[], None]
@@ -63,3 +64,4 @@ class Scope:
     use_node: Callable[[str], Awaitable[None]] = _no_matter
     receipts: Receipts | None = None
     adopted: dict[str, Any] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)

@@ -59,3 +59,7 @@ class Admission:
         """Give back the slot of a step that took `duration` seconds, now that its processes are gone (F24)."""
         self.running -= 1
         self._usual_duration += _WEIGHT_OF_LATEST * (duration - self._usual_duration)
+
+    def give_back_unused(self) -> None:
+        """Give back a slot that was kept for a step that did not come."""
+        self.running -= 1

@@ -72,6 +72,7 @@ class Executions:
         self._python = PythonAgents(supervision, workspace=workspace, directory=agents_directory, limits=limits)
         self._commands = CommandAgents(supervision, workspace=workspace, environment=environment, limits=limits)
         self._steps: dict[str, RunningStep] = {}
+        self._reserved: set[str] = set()
         self._checks = asyncio.TaskGroup()
         self._ended = asyncio.Event()
         self._draining = False
@@ -108,16 +109,8 @@ class Executions:
             ResourceExhausted: the node is full; `retry_delay` says when to try again (C10).
             Unavailable: the node is draining, or its supervisor is gone.
         """
-        if execution_id in self._steps:
-            raise Aborted("the execution is under way", reason="EXECUTION_UNDER_WAY")
-        if self._supervision.lost:
-            raise Unavailable("the node has lost its supervisor", reason="NODE_BROKEN")
-        if self._draining:
-            raise Unavailable("the node is draining", reason="NODE_DRAINING", retry_delay=_DRAINING_RETRY_SECONDS)
-        agent = self._agents.get(spec.agent)
-        if agent is None:
-            raise NotFound("the node does not offer the agent", reason="AGENT_NOT_OFFERED")
-        self._admission.take()
+        self.release(execution_id)
+        agent = self._take_place(execution_id, spec.agent)
         most = self._limits.output_bytes
         step = RunningStep(
             execution_id,
@@ -135,6 +128,17 @@ class Executions:
             self._carry_out(step)
         else:
             self._check(step, self._carry_out_if_checked, lambda step: step.end(Result()))
+
+    def reserve(self, execution_id: str, agent: str) -> None:
+        """Keep a place for a step whose texts are still to come, until `start` or `release`. Raises as `start`."""
+        self._take_place(execution_id, agent)
+        self._reserved.add(execution_id)
+
+    def release(self, execution_id: str) -> None:
+        """Give back the place that is kept for a step, if there is one."""
+        if execution_id in self._reserved:
+            self._reserved.discard(execution_id)
+            self._admission.give_back_unused()
 
     def cancel(self, execution_id: str, reason: str) -> None:
         """Stop a step; one that has ended, or is about to, is left as it is. Its outcome comes through its listener."""
@@ -165,11 +169,6 @@ class Executions:
             draining=self._draining or self._supervision.lost,
         )
 
-    @property
-    def hands_back(self) -> bool:
-        """Whether what it stops is to run elsewhere at no cost (C43): it drains, and did not break."""
-        return self._draining and not self._supervision.lost
-
     def begin_drain(self) -> None:
         """Take nothing new from now on (C43)."""
         self._draining = True
@@ -184,6 +183,19 @@ class Executions:
             for step in list(self._steps.values()):
                 step.stop(StepFailure(code=FailureCode.NODE_LOST, message="the node is stopping", retryable=True))
             await self._wait_for_none()
+
+    def _take_place(self, execution_id: str, agent: str) -> AgentDefinition:
+        if execution_id in self._steps or execution_id in self._reserved:
+            raise Aborted("the execution is under way", reason="EXECUTION_UNDER_WAY")
+        if self._supervision.lost:
+            raise Unavailable("the node has lost its supervisor", reason="NODE_BROKEN")
+        if self._draining:
+            raise Unavailable("the node is draining", reason="NODE_DRAINING", retry_delay=_DRAINING_RETRY_SECONDS)
+        definition = self._agents.get(agent)
+        if definition is None:
+            raise NotFound("the node does not offer the agent", reason="AGENT_NOT_OFFERED")
+        self._admission.take()
+        return definition
 
     async def _wait_for_none(self) -> None:
         while self._steps:

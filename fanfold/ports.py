@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fanfold.model.light import light
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
 
@@ -34,7 +33,7 @@ class AgentExecutor(Protocol):
         ...
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionStart:
     """One attempt of a step, to be run by a node. A second start of the same `execution_id` is the same execution."""
 
@@ -76,6 +75,18 @@ class NodeLink(Protocol):
         """
         ...
 
+    def want(self, execution_id: str) -> None:
+        """Have the ending of an execution come that the node withholds because its texts are large."""
+        ...
+
+    def drop(self, execution_id: str) -> None:
+        """The ending that the node withholds is not wanted any more."""
+        ...
+
+    def unsent(self) -> list[str]:
+        """The executions whose start has not wholly left, so that the node cannot have begun them."""
+        ...
+
     def finish(self) -> None:
         """Ask for nothing more: the node ends the link once it has told everything. Idempotent."""
         ...
@@ -101,6 +112,14 @@ class LinkListener(Protocol):
 
     def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
         """The node did not take an execution; nothing comes after."""
+        ...
+
+    def execution_withheld(self, execution_id: str, size: int) -> None:
+        """An execution has ended; its ending, with texts of `size` bytes, comes once it is wanted."""
+        ...
+
+    def keeps_up(self, execution_id: str) -> bool:
+        """Whether whoever an execution is for reads its progress as fast as it comes."""
         ...
 
 

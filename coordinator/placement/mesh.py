@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.combinators.runner import StepKey
 from coordinator.life import StepLife, failed
-from coordinator.placement.node import Ending, KnownNode, Lost
+from coordinator.placement.node import Ending, Execution, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
 from coordinator.scope import Scope
@@ -107,9 +107,10 @@ class MeshExecutor:
             if isinstance(node, StepFailure):
                 return replace(failed(spec, node.code, node.message), failure=node)
             try:
-                ending = await self._run_on(node, key, spec, attempt, placement)
+                execution = await self._run_on(node, key, spec, attempt, placement)
             finally:
                 self._mesh.queue.release(node)
+            ending = execution.ending or await self._take_ending(node, execution)
             if not isinstance(ending, Rejection):
                 return await self._accept(spec, node.node.name, ending)
             if ending.reason is RejectionReason.STALE_EPOCH:
@@ -120,7 +121,8 @@ class MeshExecutor:
 
     async def _run_on(
         self, node: KnownNode, key: StepKey, spec: AgentStepSpec, attempt: _Attempt, placement: int
-    ) -> Ending:
+    ) -> Execution:
+        """Run an execution until it has left the node, or the node withholds its ending."""
         start = ExecutionStart(
             # By key, as two items of a pipeline may have the same task id. A placement that was handed back is another
             # execution than the one that follows it.
@@ -130,15 +132,28 @@ class MeshExecutor:
             spec=spec,
             progress=self._scope.progress,
         )
-        execution = node.execute(start, attempt.tell, self._scope.waiting)
+        execution = node.execute(start, attempt.tell, self._scope)
         try:
-            return await execution.wait()
+            await execution.wait()
         except asyncio.CancelledError:
             node.cancel(execution, "the run was cancelled")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._mesh.cancel_wait):
                     await execution.wait()
             raise
+        return execution
+
+    async def _take_ending(self, node: KnownNode, execution: Execution) -> Ending:
+        """Have a large ending come when the run's caller is ready for it; the step's place is another's meanwhile."""
+        try:
+            async with self._scope.pace.turn(self._scope.waiting):
+                node.want(execution)
+                await execution.wait()
+        except asyncio.CancelledError:
+            node.cancel(execution, "the run was cancelled")
+            raise
+        assert execution.ending is not None
+        return execution.ending
 
     async def _accept(self, spec: AgentStepSpec, node: str, ending: StepOutcome | Lost) -> StepOutcome:
         if isinstance(ending, Lost):

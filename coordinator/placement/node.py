@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 
-from coordinator.waiting import Waiting
+from coordinator.scope import Scope
 from fanfold.errors import FanfoldError
 from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepStarted
@@ -43,16 +43,31 @@ Ending = StepOutcome | Rejection | Lost
 class Execution:
     """One attempt of a step on a node, until it leaves it."""
 
-    __slots__ = ("_suspension", "_waiter", "_waiting", "cancel_reason", "ending", "listener", "start", "started")
+    __slots__ = (
+        "_scope",
+        "_suspension",
+        "_waiter",
+        "cancel_reason",
+        "ending",
+        "is_wanted",
+        "is_withheld",
+        "listener",
+        "start",
+        "started",
+    )
 
-    def __init__(self, start: ExecutionStart, listener: OnStepEvent, waiting: Waiting) -> None:
+    def __init__(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> None:
         self.start = start
         self.listener = listener
-        self._waiting = waiting
+        self._scope = scope
         self._suspension = ExitStack()
         self.started: StepStarted | None = None
         self.ending: Ending | None = None
         """How it left the node, once it has."""
+        self.is_withheld = False
+        """Whether it has ended, and its ending, which is large, is still on the node."""
+        self.is_wanted = False
+        """Whether its ending is to come nevertheless."""
         self.cancel_reason: str | None = None
         """Why it is to be stopped, if it is."""
         self._waiter: asyncio.Future[None] | None = None
@@ -62,25 +77,40 @@ class Execution:
         self.resume()
         if self.ending is None:
             self.ending = ending
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            self._wake()
+
+    def withhold(self) -> None:
+        """It has ended, and its ending comes when it is wanted."""
+        self.is_withheld = True
+        if not self.is_wanted:
+            self._wake()
+
+    def keeps_up(self) -> bool:
+        """Whether its progress is read as fast as it comes."""
+        return self._scope.pace.keeps_up()
 
     def suspend(self, reason: str) -> None:
         """Nothing is heard of it, because of this (C42)."""
         self.resume()
-        self._suspension.enter_context(self._waiting.on(reason))
+        self._suspension.enter_context(self._scope.waiting.on(reason))
 
     def resume(self) -> None:
         """It is heard of again."""
         self._suspension.close()
 
-    async def wait(self) -> Ending:
-        """How it left the node. May be waited for again after a wait that was cancelled, by one at a time."""
-        if self.ending is None:
+    async def wait(self) -> Ending | None:
+        """How it left the node; None if the node withholds that and it is not wanted yet.
+
+        May be waited for again after a wait that was cancelled, by one at a time.
+        """
+        if self.ending is None and (self.is_wanted or not self.is_withheld):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        assert self.ending is not None
         return self.ending
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class KnownNode:
@@ -152,9 +182,9 @@ class KnownNode:
 
     # What the executor does with it.
 
-    def execute(self, start: ExecutionStart, listener: OnStepEvent, waiting: Waiting) -> Execution:
+    def execute(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
-        execution = Execution(start, listener, waiting)
+        execution = Execution(start, listener, scope)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
             execution.end(Rejection(reason=RejectionReason.DRAINING))
@@ -166,11 +196,20 @@ class KnownNode:
     def cancel(self, execution: Execution, reason: str) -> None:
         """Ask for an execution's end; it still ends by itself. While the link is down the node is asked later."""
         execution.cancel_reason = reason
-        if self._link is None or execution.ending is not None:
-            return
         execution_id = execution.start.execution_id
-        if not self._link.cancel(execution_id, reason):
+        if execution.ending is not None:
+            return
+        if execution.is_withheld:
+            self._drop(execution_id)
             self._end(execution_id, Lost(self.node.name, execution.started))
+        elif self._link is not None and not self._link.cancel(execution_id, reason):
+            self._end(execution_id, Lost(self.node.name, execution.started))
+
+    def want(self, execution: Execution) -> None:
+        """Have the ending come that the node withholds; also from a further link, if this one ends before."""
+        execution.is_wanted = True
+        if self._link is not None:
+            self._link.want(execution.start.execution_id)
 
     def holds_executions(self) -> bool:
         """Whether anything of ours may still run there."""
@@ -220,6 +259,21 @@ class KnownNode:
                 execution.started = event
             execution.listener(event)
 
+    def execution_withheld(self, execution_id: str, size: int) -> None:
+        """An execution has ended, and its ending is large (LinkListener)."""
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            self._drop(execution_id)
+            return
+        execution.withhold()
+        if execution.is_wanted:
+            self.want(execution)
+
+    def keeps_up(self, execution_id: str) -> bool:
+        """Whether an execution's progress is read (LinkListener)."""
+        execution = self._executions.get(execution_id)
+        return execution is not None and execution.keeps_up()
+
     def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
         """The node did not take an execution (LinkListener)."""
         if rejection.reason is RejectionReason.FULL:
@@ -242,16 +296,23 @@ class KnownNode:
             asyncio.get_running_loop().call_later(self._certainty, self._give_up, self._welcomes)
             for execution in self._executions.values():
                 execution.suspend(f"node {self.node.name}, whose link is down, or the end of its lease")
+        unsent = [] if self._link is None else self._link.unsent()
         self._link = None
         if self.node.name:
             self._become(NodeState.LOST, error.message)
         else:
             self._become(NodeState.CONNECTING, error.message)
+        for execution_id in unsent:
+            self._end(execution_id, Rejection(reason=RejectionReason.DRAINING))
 
     def _give_up(self, welcomes: int) -> None:
         """The leases of what was there have ended, unless a link that came back meanwhile has renewed them."""
         if welcomes == self._welcomes:
             self.proved_dead()
+
+    def _drop(self, execution_id: str) -> None:
+        if self._link is not None:
+            self._link.drop(execution_id)
 
     def _end(self, execution_id: str, ending: Ending) -> None:
         execution = self._executions.pop(execution_id, None)

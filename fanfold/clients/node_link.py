@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 
 import grpc.aio
 
-from fanfold.background import background
+from fanfold.clients.link_parts import PROGRESS_WINDOW, LinkParts
 from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
-from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome
+from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepProgressed
+from fanfold.parts import LINK_WHOLE_BYTES
 from fanfold.ports import ExecutionStart, LinkListener
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
@@ -21,7 +22,7 @@ from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
 from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS
-from fanfold.wire.link import rejection_from_proto, start_into
+from fanfold.wire.link import rejection_from_proto
 from fanfold.wire.node import node_from_proto, status_from_proto
 from fanfold.wire.step import event_from_proto
 from fanfold.wire.time import set_duration
@@ -52,61 +53,90 @@ class GrpcNodeDialer:
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
         """Hold a link for as long as it lasts (NodeDialer)."""
-        raise await self._hold_link(address, listener)
-
-    async def _hold_link(self, address: str, listener: LinkListener) -> FanfoldError:
-        """Why it ended. The error has no traceback: that would keep the call, and gRPC a call's connection."""
         async with open_channel(address) as channel:
             call = ExecutorNodeStub(channel).Link()
             try:
-                return await self._converse(call, address, listener)
+                await self._converse(call, address, listener)
             except grpc.aio.AioRpcError as error:
-                return from_rpc_error(error)
-            except FanfoldError as error:
-                return error.with_traceback(None)
+                raise from_rpc_error(error) from None
             finally:
                 call.cancel()
 
-    async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> FanfoldError:
-        hello = pb.LinkHello(coordinator=self._coordinator, link_epoch=next(self._epochs))
+    async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> None:
+        hello = pb.LinkHello(
+            coordinator=self._coordinator,
+            link_epoch=next(self._epochs),
+            takes_parts=True,
+            progress_window=PROGRESS_WINDOW,
+        )
         set_duration(hello.lease, self._lease)
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await call.write(pb.LinkRequest(hello=hello))
                 first = await call.read()
         except TimeoutError:
-            return Unavailable(f"no answer from {address} within {self._connect_timeout:g} s")
+            raise Unavailable(f"no answer from {address} within {self._connect_timeout:g} s") from None
         except asyncio.InvalidStateError:
             first = grpc.aio.EOF
         if not isinstance(first, pb.LinkResponse):
             # The call has ended; its status says why.
-            return await _error_of(call)
+            raise await _error_of(call)
         if not first.HasField("welcome"):
-            return InvalidArgument(f"{address} answered a link without a welcome")
-        link = _Link(call)
+            raise InvalidArgument(f"{address} answered a link without a welcome")
+        link = _Link(call, listener, takes_parts=first.welcome.takes_parts)
         listener.welcomed(node_from_proto(first.welcome.node), link, frozenset(first.welcome.held_executions))
-        return await self._run(call, link, listener)
+        await self._run(call, link, listener)
 
-    async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> FanfoldError:
-        async with background(link.write(), link.keep_renewing(self._lease / _RENEWALS_A_LEASE)):
-            try:
-                async with asyncio.timeout(self._silence) as silence:
-                    async for message in _messages(call):
-                        silence.reschedule(asyncio.get_running_loop().time() + self._silence)
-                        _dispatch(message, listener, link)
-            except TimeoutError:
-                return Unavailable(f"nothing heard from the node for {self._silence:g} s")
-            return await _error_of(call)
+    async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> None:
+        async def read() -> None:
+            async for message in _messages(call):
+                link.heard_at = asyncio.get_running_loop().time()
+                _dispatch(message, listener, link)
+            raise _LinkEnded(await _error_of(call))
+
+        async def watch() -> None:
+            while True:
+                left = link.heard_at + self._silence - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                await asyncio.sleep(left)
+            raise _LinkEnded(Unavailable(f"nothing heard from the node for {self._silence:g} s"))
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(self._lease / _RENEWALS_A_LEASE)
+                link.renew()
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(link.write())
+                tasks.create_task(link.parts.progress.keep_asking())
+                tasks.create_task(renew())
+                tasks.create_task(watch())
+                tasks.create_task(read())
+        except* _LinkEnded as ended:
+            error = ended.exceptions[0]
+            assert isinstance(error, _LinkEnded)
+            raise error.cause from None
 
 
 _LinkCall = grpc.aio.StreamStreamCall[pb.LinkRequest, pb.LinkResponse]
 
 
+class _LinkEnded(Exception):
+    def __init__(self, cause: FanfoldError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
 class _Link:
     """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
 
-    def __init__(self, call: _LinkCall) -> None:
+    def __init__(self, call: _LinkCall, listener: LinkListener, *, takes_parts: bool) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        self.parts = LinkParts(listener, self._wake_up, takes_parts=takes_parts)
         self._call = call
+        self._listener = listener
         self._starts: dict[str, ExecutionStart] = {}
         self._cancels: list[tuple[str, str]] = []
         self._acknowledged: list[str] = []
@@ -115,12 +145,26 @@ class _Link:
         self._wake = asyncio.Event()
 
     def start(self, start: ExecutionStart) -> None:
+        if self.parts.is_too_large(start):
+            self._listener.execution_event(start.execution_id, _too_large(start))
+            return
         self._starts[start.execution_id] = start
         self._wake.set()
+
+    def unsent(self) -> list[str]:
+        return [*self._starts, *self.parts.unsent()]
+
+    def want(self, execution_id: str) -> None:
+        self.parts.want(execution_id)
+
+    def drop(self, execution_id: str) -> None:
+        self.parts.discard(execution_id)
+        self.acknowledge(execution_id)
 
     def cancel(self, execution_id: str, reason: str) -> bool:
         if self._starts.pop(execution_id, None) is not None:
             return False
+        self.parts.withdraw(execution_id)
         self._cancels.append((execution_id, reason))
         self._wake.set()
         return True
@@ -134,21 +178,31 @@ class _Link:
         self._acknowledged.append(execution_id)
         self._wake.set()
 
-    async def keep_renewing(self, interval: float) -> None:
-        """Say something every so many seconds, also if there is nothing else to say."""
-        while True:
-            await asyncio.sleep(interval)
-            self._renewal_due = True
-            self._wake.set()
+    def renew(self) -> None:
+        """Say something, if there is nothing else to say."""
+        self._renewal_due = True
+        self._wake.set()
 
     async def write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells how the call ended
             while not self._finished:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._starts or self._cancels or self._acknowledged or self._renewal_due:
-                    await self._call.write(self._next_message())
+                while self._has_small() or self.parts.has_pieces():
+                    if self._has_small():
+                        await self._call.write(self._next_message())
+                    if self.parts.has_pieces():
+                        await self._call.write(self.parts.next_piece())
             await self._call.done_writing()
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    def _has_small(self) -> bool:
+        """Whether there is anything but pieces to be said: one piece at most keeps it waiting."""
+        return bool(
+            self._starts or self._cancels or self._acknowledged or self._renewal_due or self.parts.has_credits()
+        )
 
     def _next_message(self) -> pb.LinkRequest:
         message, size = pb.LinkRequest(acknowledged=self._acknowledged), 0
@@ -157,9 +211,10 @@ class _Link:
         cancels, self._cancels = self._cancels, []
         for execution_id, reason in cancels:
             message.cancels.add(execution_id=execution_id, reason=reason)
+        self.parts.write_credits(message)
         while self._starts and len(message.starts) < MAX_FRAME_ELEMENTS and size < MAX_FRAME_BYTES:
             execution_id = next(iter(self._starts))
-            size += start_into(self._starts.pop(execution_id), message.starts.add()).ByteSize()
+            size += self.parts.write_start(self._starts.pop(execution_id), message.starts.add())
         return message
 
 
@@ -172,16 +227,46 @@ async def _messages(call: _LinkCall) -> AsyncIterator[pb.LinkResponse]:
 def _dispatch(message: pb.LinkResponse, listener: LinkListener, link: _Link) -> None:
     if message.HasField("status"):
         listener.status_changed(status_from_proto(message.status))
+    if message.credits:
+        link.parts.take_credits(message)
     for update in message.updates:
-        if update.HasField("event"):
-            event = _event_of(update.event)
-            if event is not None:
-                listener.execution_event(update.execution_id, event)
-            if isinstance(event, StepEnded):
-                link.acknowledge(update.execution_id)
+        if update.follows:
+            _expect(update, listener, link)
+        elif update.HasField("event"):
+            _tell(update.execution_id, _event_of(update.event), listener, link)
         elif update.HasField("rejected"):
             link.acknowledge(update.execution_id)
+            link.parts.withdraw(update.execution_id)
             listener.execution_rejected(update.execution_id, rejection_from_proto(update.rejected))
+    for part in message.parts:
+        _add(part, listener, link)
+
+
+def _tell(execution_id: str, event: StepEvent | None, listener: LinkListener, link: _Link) -> None:
+    if event is None:
+        return
+    listener.execution_event(execution_id, event)
+    if isinstance(event, StepEnded):
+        link.acknowledge(execution_id)
+        link.parts.progress.forget(execution_id)
+    elif isinstance(event, StepProgressed):
+        link.parts.progress.told(execution_id)
+
+
+def _expect(update: pb.ExecutionUpdate, listener: LinkListener, link: _Link) -> None:
+    try:
+        link.parts.expect(update)
+    except InvalidArgument as error:
+        _tell(update.execution_id, _unreadable(update.event.task_id, error), listener, link)
+
+
+def _add(part: pb.ExecutionPart, listener: LinkListener, link: _Link) -> None:
+    try:
+        event = link.parts.add(part)
+    except InvalidArgument as error:
+        ending = link.parts.discard(part.execution_id)
+        event = None if ending is None else _unreadable(ending.task_id, error)
+    _tell(part.execution_id, event, listener, link)
 
 
 def _event_of(message: step_pb2.StepEvent) -> StepEvent | None:
@@ -189,11 +274,21 @@ def _event_of(message: step_pb2.StepEvent) -> StepEvent | None:
     try:
         return event_from_proto(message)
     except InvalidArgument as error:
-        if message.WhichOneof("event") != "ended":
-            return None
-        failure = StepFailure(code=FailureCode.INTERNAL, message=f"the node's outcome cannot be read: {error.message}")
-        outcome = StepOutcome(task_id=message.task_id, agent="", success=False, failure=failure, attempts=1)
-        return StepEnded(task_id=message.task_id, time=datetime.now(UTC), outcome=outcome)
+        return _unreadable(message.task_id, error) if message.WhichOneof("event") == "ended" else None
+
+
+def _unreadable(task_id: str, error: InvalidArgument) -> StepEnded:
+    failure = StepFailure(code=FailureCode.INTERNAL, message=f"the node's outcome cannot be read: {error.message}")
+    outcome = StepOutcome(task_id=task_id, agent="", success=False, failure=failure, attempts=1)
+    return StepEnded(task_id=task_id, time=datetime.now(UTC), outcome=outcome)
+
+
+def _too_large(start: ExecutionStart) -> StepEnded:
+    message = f"the prompt is larger than {LINK_WHOLE_BYTES:,} bytes, the most for a node that takes no parts"
+    failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
+    task_id = start.spec.task_id
+    outcome = StepOutcome(task_id=task_id, agent=start.spec.agent, success=False, failure=failure)
+    return StepEnded(task_id=task_id, time=datetime.now(UTC), outcome=outcome)
 
 
 async def _error_of(call: _LinkCall) -> FanfoldError:

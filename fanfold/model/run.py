@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import overload
 
-from fanfold.model.light import light
 from fanfold.model.step import StepEvent, StepOutcome
 
 
@@ -87,7 +86,7 @@ class RunStarted:
     total_steps: int
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStepEvent:
     """Something happened to a step; `index` is its position in the request, or its item's in a pipeline, from 0."""
 

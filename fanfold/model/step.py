@@ -28,7 +28,6 @@ from fanfold.model.checks import (
     Text,
     Tokens,
 )
-from fanfold.model.light import light
 
 DEFAULT_MAX_STEPS = 50
 DEFAULT_MAX_ATTEMPTS = 2
@@ -65,7 +64,7 @@ class StepPolicy(_Fields):
 DEFAULT_POLICY = StepPolicy()
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStepSpec(_Fields):
     """What to run, never where (C1)."""
 
@@ -154,7 +153,7 @@ class SourceAnchor(_Fields):
     lines: Label = ""
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome(_Fields):
     """What came of a step and at what cost (C2). `failure` is set exactly when `success` is false."""
 
@@ -177,7 +176,7 @@ class StepOutcome(_Fields):
     """Protobuf fields of a newer peer, kept for whoever is asked next (C5). Not part of the JSON form."""
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted:
     """The step's first attempt began; `node` is empty when it ends without having been placed."""
 
@@ -223,7 +222,7 @@ class AttemptStarted:
 Progress = ToolFinished | TurnFinished | TextWritten | AttemptStarted
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgressed:
     """The step is getting on."""
 
@@ -232,7 +231,7 @@ class StepProgressed:
     progress: Progress
 
 
-@light
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
     """The step ended; nothing comes after it."""
 

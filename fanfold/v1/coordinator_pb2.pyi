@@ -35,6 +35,7 @@ class RunOpen(_message.Message):
     PARALLEL_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent, as far as the service's comment says (C18). Optional for runs without a workflow id."""
     workflow_id: _builtins.str
@@ -45,6 +46,8 @@ class RunOpen(_message.Message):
     """Which events to send."""
     from_sequence: _builtins.int
     """First event to send, for a call that goes on reading what an earlier one began; 0 means from the beginning."""
+    takes_parts: _builtins.bool
+    """Whether the caller takes large outcomes in parts."""
     @_builtins.property
     def parallel(self) -> Global___ParallelRun:
         """A fan-out; its steps follow."""
@@ -63,10 +66,11 @@ class RunOpen(_message.Message):
         parallel: Global___ParallelRun | None = ...,
         script: _run_pb2.Script | None = ...,
         from_sequence: _builtins.int = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "kind", b"kind", "parallel", b"parallel", "script", b"script"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "takes_parts", b"takes_parts", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015
@@ -111,7 +115,7 @@ Global___ParallelRun: _TypeAlias = ParallelRun  # noqa: Y015
 
 @_typing.final
 class StepBatch(_message.Message):
-    """Steps of a parallel run, in order. Keep a message below 4 MiB; a run may have 100,000 steps."""
+    """Steps of a parallel run, in order. Keep a message below 1 MiB; a run may have 100,000 steps."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -141,6 +145,7 @@ class RunRequest(_message.Message):
 
     OPEN_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___RunOpen:
         """What the run is about."""
@@ -149,17 +154,22 @@ class RunRequest(_message.Message):
     def steps(self) -> Global___StepBatch:
         """The next steps."""
 
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the step that follows next."""
+
     def __init__(
         self,
         *,
         open: Global___RunOpen | None = ...,
         steps: Global___StepBatch | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "steps", b"steps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "part", b"part", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "part", b"part", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "steps"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "steps", "part"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -167,23 +177,29 @@ Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
 
 @_typing.final
 class RunResponse(_message.Message):
-    """Response of Run."""
+    """Response of Run: events or a part, never both."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.RunEvent]:
         """The next events."""
+
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the outcome that follows next."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[_run_pb2.RunEvent] | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,10 +895,13 @@ class CoordinatorExecuteStepRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent."""
     events: _run_pb2.EventDetail.ValueType
     """Which events to send."""
+    takes_parts: _builtins.bool
+    """Whether the caller takes a large outcome in parts."""
     @_builtins.property
     def step(self) -> _step_pb2.AgentStepSpec:
         """The step."""
@@ -893,10 +912,11 @@ class CoordinatorExecuteStepRequest(_message.Message):
         step: _step_pb2.AgentStepSpec | None = ...,
         request_id: _builtins.str = ...,
         events: _run_pb2.EventDetail.ValueType = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "request_id", b"request_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "request_id", b"request_id", "step", b"step", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -904,23 +924,29 @@ Global___CoordinatorExecuteStepRequest: _TypeAlias = CoordinatorExecuteStepReque
 
 @_typing.final
 class CoordinatorExecuteStepResponse(_message.Message):
-    """Response of Coordinator.ExecuteStep."""
+    """Response of Coordinator.ExecuteStep: events or a part, never both."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_step_pb2.StepEvent]:
         """The next events."""
+
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the outcome that follows next."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[_step_pb2.StepEvent] | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

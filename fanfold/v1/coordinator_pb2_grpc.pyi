@@ -40,6 +40,13 @@ class CoordinatorStub:
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
 
+    Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
+    than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
+    a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
+    `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
+    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
+
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
     further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
     its events, from `from_sequence` on; then it is cancelled. CancelRun stops it at once. Its steps' records stay until
@@ -131,7 +138,7 @@ class CoordinatorStub:
     """
     ExecuteStep: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.CoordinatorExecuteStepRequest, _coordinator_pb2.CoordinatorExecuteStepResponse]
     """Places and runs one step while the caller's stream lasts. Events come in batches, `ended` with the outcome last.
-    Cancelling the call cancels the step.
+    Cancelling the call cancels the step. The request is one message, whatever its size; Run takes large prompts in parts.
     """
     AnnounceNode: _grpc.StreamStreamMultiCallable[_coordinator_pb2.AnnounceNodeRequest, _coordinator_pb2.AnnounceNodeResponse]
     """Makes a node known for as long as the stream lasts. The node says where it can be dialled and repeats that at
@@ -164,6 +171,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
+    than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
+    a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
+    `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
+    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
 
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
     further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
@@ -253,7 +267,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     ExecuteStep: _aio.UnaryStreamMultiCallable[_coordinator_pb2.CoordinatorExecuteStepRequest, _coordinator_pb2.CoordinatorExecuteStepResponse]  # type: ignore[assignment]
     """Places and runs one step while the caller's stream lasts. Events come in batches, `ended` with the outcome last.
-    Cancelling the call cancels the step.
+    Cancelling the call cancels the step. The request is one message, whatever its size; Run takes large prompts in parts.
     """
     AnnounceNode: _aio.StreamStreamMultiCallable[_coordinator_pb2.AnnounceNodeRequest, _coordinator_pb2.AnnounceNodeResponse]  # type: ignore[assignment]
     """Makes a node known for as long as the stream lasts. The node says where it can be dialled and repeats that at
@@ -285,6 +299,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
+    than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
+    a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
+    `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
+    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
 
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
     further step and waits, 30 seconds by default, for a call with the same `request_id`, which takes it over and is told
@@ -438,7 +459,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_coordinator_pb2.CoordinatorExecuteStepResponse], _abc.AsyncIterator[_coordinator_pb2.CoordinatorExecuteStepResponse]]:
         """Places and runs one step while the caller's stream lasts. Events come in batches, `ended` with the outcome last.
-        Cancelling the call cancels the step.
+        Cancelling the call cancels the step. The request is one message, whatever its size; Run takes large prompts in parts.
         """
 
     @_abc_1.abstractmethod

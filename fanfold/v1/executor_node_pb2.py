@@ -27,15 +27,15 @@ from fanfold.v1 import step_pb2 as fanfold_dot_v1_dot_step__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61nfold/v1/executor_node.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/node.proto\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"6\n\x14\x44\x65scribeNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x12\n\x10WatchNodeRequest\"3\n\x11WatchNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"o\n\x1e\x45xecutorNodeExecuteStepRequest\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x08\"H\n\x1f\x45xecutorNodeExecuteStepResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.fanfold.v1.StepEvent\"\xcc\x01\n\x0bLinkRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fanfold.v1.LinkHello\x12,\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x1b.fanfold.v1.CancelExecution\x12*\n\x06starts\x18\x03 \x03(\x0b\x32\x1a.fanfold.v1.StartExecution\x12\x14\n\x0c\x61\x63knowledged\x18\x04 \x03(\t\x12\'\n\tadoptions\x18\x08 \x03(\x0b\x32\x14.fanfold.v1.AdoptRun\"^\n\tLinkHello\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x12\n\nlink_epoch\x18\x02 \x01(\x04\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x01\n\x0eStartExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x10\n\x08progress\x18\x05 \x01(\x08\")\n\x08\x41\x64optRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"a\n\x0f\x43\x61ncelExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05\x64\x65lay\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb7\x01\n\x0cLinkResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.LinkWelcome\x12&\n\x06status\x18\x02 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12,\n\x07updates\x18\x03 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionUpdate\x12\'\n\x07\x61\x64opted\x18\x08 \x03(\x0b\x32\x16.fanfold.v1.RunAdopted\"m\n\nRunAdopted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x17\n\x0fheld_executions\x18\x03 \x03(\t\x12\x18\n\x10\x65nded_executions\x18\x05 \x03(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\"F\n\x0bLinkWelcome\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x17\n\x0fheld_executions\x18\x02 \x03(\t\"\x8c\x01\n\x0f\x45xecutionUpdate\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.fanfold.v1.StepEventH\x00\x12\x31\n\x08rejected\x18\x03 \x01(\x0b\x32\x1d.fanfold.v1.ExecutionRejectedH\x00\x42\x08\n\x06update\"p\n\x11\x45xecutionRejected\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.fanfold.v1.RejectionReason\x12.\n\x0bretry_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration*\xb7\x01\n\x0fRejectionReason\x12 \n\x1cREJECTION_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15REJECTION_REASON_FULL\x10\x01\x12\x1d\n\x19REJECTION_REASON_DRAINING\x10\x02\x12&\n\"REJECTION_REASON_AGENT_NOT_OFFERED\x10\x03\x12 \n\x1cREJECTION_REASON_STALE_EPOCH\x10\x04\x32\xd6\x02\n\x0c\x45xecutorNode\x12Q\n\x0c\x44\x65scribeNode\x12\x1f.fanfold.v1.DescribeNodeRequest\x1a .fanfold.v1.DescribeNodeResponse\x12J\n\tWatchNode\x12\x1c.fanfold.v1.WatchNodeRequest\x1a\x1d.fanfold.v1.WatchNodeResponse0\x01\x12h\n\x0b\x45xecuteStep\x12*.fanfold.v1.ExecutorNodeExecuteStepRequest\x1a+.fanfold.v1.ExecutorNodeExecuteStepResponse0\x01\x12=\n\x04Link\x12\x17.fanfold.v1.LinkRequest\x1a\x18.fanfold.v1.LinkResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61nfold/v1/executor_node.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/node.proto\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"6\n\x14\x44\x65scribeNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x12\n\x10WatchNodeRequest\"3\n\x11WatchNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x84\x01\n\x1e\x45xecutorNodeExecuteStepRequest\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x08\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\"l\n\x1f\x45xecutorNodeExecuteStepResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.fanfold.v1.StepEvent\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"\xa4\x02\n\x0bLinkRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fanfold.v1.LinkHello\x12,\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x1b.fanfold.v1.CancelExecution\x12*\n\x06starts\x18\x03 \x03(\x0b\x32\x1a.fanfold.v1.StartExecution\x12\x14\n\x0c\x61\x63knowledged\x18\x04 \x03(\t\x12(\n\x05parts\x18\x05 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x06 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\tadoptions\x18\x08 \x03(\x0b\x32\x14.fanfold.v1.AdoptRun\"\x8c\x01\n\tLinkHello\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x12\n\nlink_epoch\x18\x02 \x01(\x04\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\x12\x17\n\x0fprogress_window\x18\x05 \x01(\r\"\xa7\x01\n\x0eStartExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x10\n\x08progress\x18\x05 \x01(\x08\x12%\n\x07\x66ollows\x18\x06 \x03(\x0b\x32\x14.fanfold.v1.TextSize\"?\n\x08TextSize\x12$\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x15.fanfold.v1.TextField\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"I\n\rExecutionPart\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"T\n\x0f\x45xecutionCredit\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x12\n\npart_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fprogress_events\x18\x03 \x01(\r\")\n\x08\x41\x64optRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"a\n\x0f\x43\x61ncelExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05\x64\x65lay\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8f\x02\n\x0cLinkResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.LinkWelcome\x12&\n\x06status\x18\x02 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12,\n\x07updates\x18\x03 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionUpdate\x12(\n\x05parts\x18\x04 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x05 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\x07\x61\x64opted\x18\x08 \x03(\x0b\x32\x16.fanfold.v1.RunAdopted\"m\n\nRunAdopted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x17\n\x0fheld_executions\x18\x03 \x03(\t\x12\x18\n\x10\x65nded_executions\x18\x05 \x03(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\"[\n\x0bLinkWelcome\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x17\n\x0fheld_executions\x18\x02 \x03(\t\x12\x13\n\x0btakes_parts\x18\x03 \x01(\x08\"\xb3\x01\n\x0f\x45xecutionUpdate\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.fanfold.v1.StepEventH\x00\x12\x31\n\x08rejected\x18\x03 \x01(\x0b\x32\x1d.fanfold.v1.ExecutionRejectedH\x00\x12%\n\x07\x66ollows\x18\x04 \x03(\x0b\x32\x14.fanfold.v1.TextSizeB\x08\n\x06update\"p\n\x11\x45xecutionRejected\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.fanfold.v1.RejectionReason\x12.\n\x0bretry_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration*\xb7\x01\n\x0fRejectionReason\x12 \n\x1cREJECTION_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15REJECTION_REASON_FULL\x10\x01\x12\x1d\n\x19REJECTION_REASON_DRAINING\x10\x02\x12&\n\"REJECTION_REASON_AGENT_NOT_OFFERED\x10\x03\x12 \n\x1cREJECTION_REASON_STALE_EPOCH\x10\x04\x32\xd6\x02\n\x0c\x45xecutorNode\x12Q\n\x0c\x44\x65scribeNode\x12\x1f.fanfold.v1.DescribeNodeRequest\x1a .fanfold.v1.DescribeNodeResponse\x12J\n\tWatchNode\x12\x1c.fanfold.v1.WatchNodeRequest\x1a\x1d.fanfold.v1.WatchNodeResponse0\x01\x12h\n\x0b\x45xecuteStep\x12*.fanfold.v1.ExecutorNodeExecuteStepRequest\x1a+.fanfold.v1.ExecutorNodeExecuteStepResponse0\x01\x12=\n\x04Link\x12\x17.fanfold.v1.LinkRequest\x1a\x18.fanfold.v1.LinkResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanfold.v1.executor_node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REJECTIONREASON']._serialized_start=1666
-  _globals['_REJECTIONREASON']._serialized_end=1849
+  _globals['_REJECTIONREASON']._serialized_start=2272
+  _globals['_REJECTIONREASON']._serialized_end=2455
   _globals['_DESCRIBENODEREQUEST']._serialized_start=124
   _globals['_DESCRIBENODEREQUEST']._serialized_end=145
   _globals['_DESCRIBENODERESPONSE']._serialized_start=147
@@ -44,30 +44,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHNODEREQUEST']._serialized_end=221
   _globals['_WATCHNODERESPONSE']._serialized_start=223
   _globals['_WATCHNODERESPONSE']._serialized_end=274
-  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_start=276
-  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_end=387
-  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_start=389
-  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_end=461
-  _globals['_LINKREQUEST']._serialized_start=464
-  _globals['_LINKREQUEST']._serialized_end=668
-  _globals['_LINKHELLO']._serialized_start=670
-  _globals['_LINKHELLO']._serialized_end=764
-  _globals['_STARTEXECUTION']._serialized_start=767
-  _globals['_STARTEXECUTION']._serialized_end=895
-  _globals['_ADOPTRUN']._serialized_start=897
-  _globals['_ADOPTRUN']._serialized_end=938
-  _globals['_CANCELEXECUTION']._serialized_start=940
-  _globals['_CANCELEXECUTION']._serialized_end=1037
-  _globals['_LINKRESPONSE']._serialized_start=1040
-  _globals['_LINKRESPONSE']._serialized_end=1223
-  _globals['_RUNADOPTED']._serialized_start=1225
-  _globals['_RUNADOPTED']._serialized_end=1334
-  _globals['_LINKWELCOME']._serialized_start=1336
-  _globals['_LINKWELCOME']._serialized_end=1406
-  _globals['_EXECUTIONUPDATE']._serialized_start=1409
-  _globals['_EXECUTIONUPDATE']._serialized_end=1549
-  _globals['_EXECUTIONREJECTED']._serialized_start=1551
-  _globals['_EXECUTIONREJECTED']._serialized_end=1663
-  _globals['_EXECUTORNODE']._serialized_start=1852
-  _globals['_EXECUTORNODE']._serialized_end=2194
+  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_start=277
+  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_end=409
+  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_start=411
+  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_end=519
+  _globals['_LINKREQUEST']._serialized_start=522
+  _globals['_LINKREQUEST']._serialized_end=814
+  _globals['_LINKHELLO']._serialized_start=817
+  _globals['_LINKHELLO']._serialized_end=957
+  _globals['_STARTEXECUTION']._serialized_start=960
+  _globals['_STARTEXECUTION']._serialized_end=1127
+  _globals['_TEXTSIZE']._serialized_start=1129
+  _globals['_TEXTSIZE']._serialized_end=1192
+  _globals['_EXECUTIONPART']._serialized_start=1194
+  _globals['_EXECUTIONPART']._serialized_end=1267
+  _globals['_EXECUTIONCREDIT']._serialized_start=1269
+  _globals['_EXECUTIONCREDIT']._serialized_end=1353
+  _globals['_ADOPTRUN']._serialized_start=1355
+  _globals['_ADOPTRUN']._serialized_end=1396
+  _globals['_CANCELEXECUTION']._serialized_start=1398
+  _globals['_CANCELEXECUTION']._serialized_end=1495
+  _globals['_LINKRESPONSE']._serialized_start=1498
+  _globals['_LINKRESPONSE']._serialized_end=1769
+  _globals['_RUNADOPTED']._serialized_start=1771
+  _globals['_RUNADOPTED']._serialized_end=1880
+  _globals['_LINKWELCOME']._serialized_start=1882
+  _globals['_LINKWELCOME']._serialized_end=1973
+  _globals['_EXECUTIONUPDATE']._serialized_start=1976
+  _globals['_EXECUTIONUPDATE']._serialized_end=2155
+  _globals['_EXECUTIONREJECTED']._serialized_start=2157
+  _globals['_EXECUTIONREJECTED']._serialized_end=2269
+  _globals['_EXECUTORNODE']._serialized_start=2458
+  _globals['_EXECUTORNODE']._serialized_end=2800
 # @@protoc_insertion_point(module_scope)

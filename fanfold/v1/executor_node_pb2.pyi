@@ -145,10 +145,13 @@ class ExecutorNodeExecuteStepRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent."""
     progress: _builtins.bool
     """Whether to send `progress` events."""
+    takes_parts: _builtins.bool
+    """Whether the caller takes a large outcome in parts."""
     @_builtins.property
     def step(self) -> _step_pb2.AgentStepSpec:
         """The step."""
@@ -159,10 +162,11 @@ class ExecutorNodeExecuteStepRequest(_message.Message):
         step: _step_pb2.AgentStepSpec | None = ...,
         request_id: _builtins.str = ...,
         progress: _builtins.bool = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "request_id", b"request_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "request_id", b"request_id", "step", b"step", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -170,23 +174,29 @@ Global___ExecutorNodeExecuteStepRequest: _TypeAlias = ExecutorNodeExecuteStepReq
 
 @_typing.final
 class ExecutorNodeExecuteStepResponse(_message.Message):
-    """Response of ExecutorNode.ExecuteStep."""
+    """Response of ExecutorNode.ExecuteStep: events or a part, never both."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_step_pb2.StepEvent]:
         """The next events."""
+
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the outcome that follows next."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[_step_pb2.StepEvent] | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -202,6 +212,8 @@ class LinkRequest(_message.Message):
     CANCELS_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
     ADOPTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___LinkHello:
@@ -222,6 +234,14 @@ class LinkRequest(_message.Message):
         """
 
     @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionPart]:
+        """The next pieces of texts that starts have said to follow."""
+
+    @_builtins.property
+    def credits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionCredit]:
+        """What the node may send more of."""
+
+    @_builtins.property
     def adoptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdoptRun]:
         """Runs that this coordinator holds from now on. A node MUST read them before all else in the message."""
 
@@ -232,11 +252,13 @@ class LinkRequest(_message.Message):
         cancels: _abc.Iterable[Global___CancelExecution] | None = ...,
         starts: _abc.Iterable[Global___StartExecution] | None = ...,
         acknowledged: _abc.Iterable[_builtins.str] | None = ...,
+        parts: _abc.Iterable[Global___ExecutionPart] | None = ...,
+        credits: _abc.Iterable[Global___ExecutionCredit] | None = ...,
         adoptions: _abc.Iterable[Global___AdoptRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "adoptions", b"adoptions", "cancels", b"cancels", "hello", b"hello", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "adoptions", b"adoptions", "cancels", b"cancels", "credits", b"credits", "hello", b"hello", "parts", b"parts", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -251,10 +273,16 @@ class LinkHello(_message.Message):
     COORDINATOR_FIELD_NUMBER: _builtins.int
     LINK_EPOCH_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
+    PROGRESS_WINDOW_FIELD_NUMBER: _builtins.int
     coordinator: _builtins.str
     """Names one life of the coordinator: one that was started again is another holder."""
     link_epoch: _builtins.int
     """Counts that life's links to this node; one that is older than a link that is up is refused."""
+    takes_parts: _builtins.bool
+    """Whether the coordinator takes texts in parts."""
+    progress_window: _builtins.int
+    """Progress events that the node may tell of each execution before it is given credit. Unset: it needs none."""
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """How long executions live without a message of the coordinator. Unset: they end with the stream."""
@@ -265,10 +293,12 @@ class LinkHello(_message.Message):
         coordinator: _builtins.str = ...,
         link_epoch: _builtins.int = ...,
         lease: _duration_pb2.Duration | None = ...,
+        takes_parts: _builtins.bool = ...,
+        progress_window: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "lease", b"lease", "link_epoch", b"link_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "lease", b"lease", "link_epoch", b"link_epoch", "progress_window", b"progress_window", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -285,6 +315,7 @@ class StartExecution(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names the execution: run, step key, epoch, attempt and placement; opaque to the node. A second start by the same
     coordinator is the same execution; while one of that name is another coordinator's, it is rejected as FULL.
@@ -299,6 +330,10 @@ class StartExecution(_message.Message):
     def step(self) -> _step_pb2.AgentStepSpec:
         """The step."""
 
+    @_builtins.property
+    def follows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextSize]:
+        """Texts of the step that are not in it but follow in parts."""
+
     def __init__(
         self,
         *,
@@ -307,14 +342,99 @@ class StartExecution(_message.Message):
         epoch: _builtins.int = ...,
         step: _step_pb2.AgentStepSpec | None = ...,
         progress: _builtins.bool = ...,
+        follows: _abc.Iterable[Global___TextSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "execution_id", b"execution_id", "progress", b"progress", "run_id", b"run_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "execution_id", b"execution_id", "follows", b"follows", "progress", b"progress", "run_id", b"run_id", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StartExecution: _TypeAlias = StartExecution  # noqa: Y015
+
+@_typing.final
+class TextSize(_message.Message):
+    """A text that is not in its message but follows in parts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    field: _step_pb2.TextField.ValueType
+    """Which text."""
+    bytes: _builtins.int
+    """How many bytes of UTF-8 it has."""
+    def __init__(
+        self,
+        *,
+        field: _step_pb2.TextField.ValueType = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "field", b"field"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextSize: _TypeAlias = TextSize  # noqa: Y015
+
+@_typing.final
+class ExecutionPart(_message.Message):
+    """A piece of a text that was said to follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """The execution."""
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The piece."""
+
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        part: _step_pb2.TextPart | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "part", b"part"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionPart: _TypeAlias = ExecutionPart  # noqa: Y015
+
+@_typing.final
+class ExecutionCredit(_message.Message):
+    """Lets the other end send more of an execution."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: _builtins.int
+    PART_BYTES_FIELD_NUMBER: _builtins.int
+    PROGRESS_EVENTS_FIELD_NUMBER: _builtins.int
+    execution_id: _builtins.str
+    """The execution."""
+    part_bytes: _builtins.int
+    """Further bytes of texts in parts. The sender may send a part as long as it has sent less than it was given."""
+    progress_events: _builtins.int
+    """Further progress events; towards nodes only."""
+    def __init__(
+        self,
+        *,
+        execution_id: _builtins.str = ...,
+        part_bytes: _builtins.int = ...,
+        progress_events: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_id", b"execution_id", "part_bytes", b"part_bytes", "progress_events", b"progress_events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExecutionCredit: _TypeAlias = ExecutionCredit  # noqa: Y015
 
 @_typing.final
 class AdoptRun(_message.Message):
@@ -391,6 +511,8 @@ class LinkResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
     ADOPTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___LinkWelcome:
@@ -405,6 +527,14 @@ class LinkResponse(_message.Message):
         """What happened to the steps."""
 
     @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionPart]:
+        """The next pieces of texts that updates have said to follow."""
+
+    @_builtins.property
+    def credits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExecutionCredit]:
+        """What the coordinator may send more of."""
+
+    @_builtins.property
     def adopted(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunAdopted]:
         """Runs whose executions are this coordinator's now; comes before any update of them."""
 
@@ -414,11 +544,13 @@ class LinkResponse(_message.Message):
         welcome: Global___LinkWelcome | None = ...,
         status: _node_pb2.NodeStatus | None = ...,
         updates: _abc.Iterable[Global___ExecutionUpdate] | None = ...,
+        parts: _abc.Iterable[Global___ExecutionPart] | None = ...,
+        credits: _abc.Iterable[Global___ExecutionCredit] | None = ...,
         adopted: _abc.Iterable[Global___RunAdopted] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "credits", b"credits", "parts", b"parts", "status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -474,6 +606,9 @@ class LinkWelcome(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     HELD_EXECUTIONS_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
+    takes_parts: _builtins.bool
+    """Whether the node takes texts in parts."""
     @_builtins.property
     def node(self) -> _node_pb2.Node:
         """The node."""
@@ -489,10 +624,11 @@ class LinkWelcome(_message.Message):
         *,
         node: _node_pb2.Node | None = ...,
         held_executions: _abc.Iterable[_builtins.str] | None = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_executions", b"held_executions", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_executions", b"held_executions", "node", b"node", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,6 +643,7 @@ class ExecutionUpdate(_message.Message):
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """The execution."""
     @_builtins.property
@@ -517,16 +654,21 @@ class ExecutionUpdate(_message.Message):
     def rejected(self) -> Global___ExecutionRejected:
         """The node did not take it; nothing comes after."""
 
+    @_builtins.property
+    def follows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextSize]:
+        """Texts of the outcome that are not in it but follow in parts."""
+
     def __init__(
         self,
         *,
         execution_id: _builtins.str = ...,
         event: _step_pb2.StepEvent | None = ...,
         rejected: Global___ExecutionRejected | None = ...,
+        follows: _abc.Iterable[Global___TextSize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "rejected", b"rejected", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "execution_id", b"execution_id", "rejected", b"rejected", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "execution_id", b"execution_id", "follows", b"follows", "rejected", b"rejected", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["event", "rejected"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015

@@ -82,7 +82,8 @@ class ExecutorNodeServicer:
 
     def ExecuteStep(self, request, context):
         """Runs one step while the caller's stream lasts. Events come in batches, `ended` with the outcome last. Cancelling
-        the call cancels the step: its processes get SIGTERM, after the grace SIGKILL.
+        the call cancels the step: its processes get SIGTERM, after the grace SIGKILL. A large outcome comes in parts as from
+        Coordinator.Run. The request is one message, whatever its size.
 
         Errors:
         INVALID_ARGUMENT   the step, its prompt or its schema is wrong; nothing was started.
@@ -107,6 +108,23 @@ class ExecutorNodeServicer:
         Executions belong to a coordinator's process, not to its name, and to its runs only for as long as it holds them: a
         coordinator that goes on with a run, be it another one or the same one started again, adopts the run's executions
         from whoever held them (AdoptRun). They go on as if nothing had happened, under the new holder's lease (C19).
+
+        Messages stay below 256 KiB, but for what is rare and bounded (64 of the longest anchors): a larger one would hold
+        up all steps of the link, and in the end make the node look dead. A text of more than 32 KiB does not travel in its
+        message. The message says in `follows` how large it is; it then comes as ExecutionParts, of at most 128 KiB each,
+        those of different executions in turn, and whatever is small goes ahead of them. What the message says holds once
+        its texts are complete. If the link breaks before, the message has not been said: an ending is told anew on the next
+        link, and a start is none.
+
+        The sender waits with the parts until the receiver gives credit for them: a node when it has reserved a place for
+        the step, or it answers `rejected`, and the prompt need not be sent; a coordinator when the caller of the step's run
+        reads. So whoever does not read keeps nobody else's steps waiting, and neither end holds more half texts than it
+        likes. With `progress`, which cannot wait, a node stops telling it while it has no credit: it may tell
+        `LinkHello.progress_window` of a step's events, and as many more as it is given credit for. Endings without large
+        texts, starts and cancels need no credit.
+
+        Either end says `takes_parts`. One that does not is sent texts within messages, up to 12 MiB together; more ends the
+        step PAYLOAD_TOO_LARGE.
 
         Errors:
         INVALID_ARGUMENT    the first message is not `hello`, or a message cannot be decoded. A step that is wrong is that

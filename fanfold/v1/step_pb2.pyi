@@ -89,6 +89,38 @@ FAILURE_CODE_INTERNAL: FailureCode.ValueType  # 13
 """A fault of the mesh itself."""
 Global___FailureCode: _TypeAlias = FailureCode  # noqa: Y015
 
+class _TextField:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TextFieldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TextField.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TEXT_FIELD_UNSPECIFIED: _TextField.ValueType  # 0
+    """Never sent."""
+    TEXT_FIELD_PROMPT: _TextField.ValueType  # 1
+    """`AgentStepSpec.prompt`."""
+    TEXT_FIELD_OUTPUT_SCHEMA_JSON: _TextField.ValueType  # 2
+    """`AgentStepSpec.output_schema_json`."""
+    TEXT_FIELD_OUTPUT: _TextField.ValueType  # 3
+    """`StepOutcome.output`."""
+    TEXT_FIELD_STRUCTURED_JSON: _TextField.ValueType  # 4
+    """`StepOutcome.structured_json`."""
+
+class TextField(_TextField, metaclass=_TextFieldEnumTypeWrapper):
+    """A text that may be too large for the message it belongs to."""
+
+TEXT_FIELD_UNSPECIFIED: TextField.ValueType  # 0
+"""Never sent."""
+TEXT_FIELD_PROMPT: TextField.ValueType  # 1
+"""`AgentStepSpec.prompt`."""
+TEXT_FIELD_OUTPUT_SCHEMA_JSON: TextField.ValueType  # 2
+"""`AgentStepSpec.output_schema_json`."""
+TEXT_FIELD_OUTPUT: TextField.ValueType  # 3
+"""`StepOutcome.output`."""
+TEXT_FIELD_STRUCTURED_JSON: TextField.ValueType  # 4
+"""`StepOutcome.structured_json`."""
+Global___TextField: _TypeAlias = TextField  # noqa: Y015
+
 @_typing.final
 class AgentStepSpec(_message.Message):
     """What to run, never where (C1). Nothing in it names nodes, addresses or transports.
@@ -660,3 +692,31 @@ class StepEnded(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepEnded: _TypeAlias = StepEnded  # noqa: Y015
+
+@_typing.final
+class TextPart(_message.Message):
+    """A piece of a text that is too large for the message it belongs to: the text is its pieces in order, and that message
+    comes without it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    PIECE_FIELD_NUMBER: _builtins.int
+    field: Global___TextField.ValueType
+    """Which text."""
+    piece: _builtins.str
+    """The next piece."""
+    def __init__(
+        self,
+        *,
+        field: Global___TextField.ValueType = ...,
+        piece: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextPart: _TypeAlias = TextPart  # noqa: Y015

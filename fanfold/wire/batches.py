@@ -11,14 +11,10 @@ MAX_BATCH_BYTES = 1_048_576
 """A message takes no further element after this. The largest single element fits on top: clients that are not ours
 refuse messages above 4 MiB unless told otherwise."""
 
-MAX_FRAME_BYTES = 192 * 1024
-"""The same on links, where many runs share a stream: small enough that nobody's fat step holds up the others."""
+MAX_FRAME_BYTES = 128 * 1024
+"""The same on links, where many runs share a stream; with the largest element on top, a message is below 256 KiB."""
 
 MAX_BATCH_ELEMENTS = 1000
-
-MAX_FRAME_ELEMENTS = 100
-"""The same on links. With larger frames all steps in flight soon travel in one of them, to the node and back, and
-whoever does not hold it idles; with much smaller ones the cost of a message shows."""
 
 MAX_FRAME_ELEMENTS = 100
 """The same on links. Larger frames cost each step less, but then all steps in flight gather in one of them and go to

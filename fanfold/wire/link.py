@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from fanfold.parts import LargeTexts, Texts
 from fanfold.ports import ExecutionStart, Rejection, RejectionReason
 from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.step import spec_from_proto, spec_to_proto
 from fanfold.wire.time import seconds_from_proto, set_duration
 
@@ -11,14 +15,13 @@ _REASON_TO_PROTO = {reason: pb.RejectionReason.Value(f"REJECTION_REASON_{reason.
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
 
 
-def start_into(start: ExecutionStart, message: pb.StartExecution) -> pb.StartExecution:
-    """Write an execution's start into a message of a batch, and give that back."""
+def start_into(start: ExecutionStart, message: pb.StartExecution, large: LargeTexts | None = None) -> None:
+    """Write an execution's start into a message of a batch; its large texts go into `large` if that is given."""
     message.execution_id = start.execution_id
     message.run_id = start.run_id
     message.epoch = start.epoch
     message.progress = start.progress
-    spec_to_proto(start.spec, message.step)
-    return message
+    spec_to_proto(start.spec, message.step, large)
 
 
 def start_from_proto(message: pb.StartExecution) -> ExecutionStart:
@@ -30,6 +33,11 @@ def start_from_proto(message: pb.StartExecution) -> ExecutionStart:
         spec=spec_from_proto(message.step),
         progress=message.progress,
     )
+
+
+def with_texts(start: ExecutionStart, texts: Texts) -> ExecutionStart:
+    """The start with texts that came apart from it. Raises InvalidArgument if the schema is no JSON."""
+    return replace(start, spec=spec_with_texts(start.spec, texts))
 
 
 def rejection_into(rejection: Rejection, message: pb.ExecutionRejected) -> None:

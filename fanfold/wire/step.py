@@ -29,29 +29,36 @@ from fanfold.model.step import (
     TurnFinished,
     Usage,
 )
+from fanfold.parts import LargeTexts, TextField
 from fanfold.v1 import step_pb2 as pb
 from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto
 from fanfold.wire.unknown import has_unknown, unknown_of
 
 MAX_JSON_DEPTH = 64
 
+STRUCTURED_PATH = "outcome.structured_json"
+
 _CODE_TO_PROTO = {code: pb.FailureCode.Value(f"FAILURE_CODE_{code.value}") for code in FailureCode}
 _CODE_FROM_PROTO = {number: code for code, number in _CODE_TO_PROTO.items()}
 
 
-def spec_to_proto(spec: AgentStepSpec, target: pb.AgentStepSpec | None = None) -> pb.AgentStepSpec:
-    """Write a spec into `target` or a new message."""
+def spec_to_proto(
+    spec: AgentStepSpec, target: pb.AgentStepSpec | None = None, large: LargeTexts | None = None
+) -> pb.AgentStepSpec:
+    """Write a spec into `target` or a new message; its large texts go into `large` if that is given."""
     message = pb.AgentStepSpec() if target is None else target
     message.task_id = spec.task_id
     message.agent = spec.agent
     message.description = spec.description
-    message.prompt = spec.prompt
+    message.prompt = spec.prompt if large is None else large.lift(TextField.PROMPT, spec.prompt)
     if spec.max_steps != DEFAULT_MAX_STEPS:
         message.max_steps = spec.max_steps
     if spec.parent_session_id:
         message.parent_session_id = spec.parent_session_id
     if spec.output_schema is not None:
-        message.output_schema_json = json_to_text(spec.output_schema)
+        text = json_to_text(spec.output_schema)
+        if large is None or large.lift(TextField.OUTPUT_SCHEMA_JSON, text):
+            message.output_schema_json = text
     if spec.policy is not DEFAULT_POLICY and spec.policy != DEFAULT_POLICY:
         _policy_to_proto(spec.policy, message.policy)
     if spec.unknown_fields:
@@ -73,7 +80,7 @@ def spec_from_proto(
     unknown = has_unknown(message) or (has_policy and has_unknown(message.policy))
     schema = None
     if message.HasField("output_schema_json"):
-        schema = _schema_from_text(message.output_schema_json, f"{path}.output_schema_json", schemas)
+        schema = schema_from_text(message.output_schema_json, f"{path}.output_schema_json", schemas)
     return AgentStepSpec(
         task_id=message.task_id,
         agent=message.agent,
@@ -87,7 +94,8 @@ def spec_from_proto(
     )
 
 
-def _schema_from_text(text: str, path: str, schemas: dict[str, Any] | None) -> Any:
+def schema_from_text(text: str, path: str, schemas: dict[str, Any] | None = None) -> Any:
+    """The schema that JSON text stands for; see `spec_from_proto`."""
     if schemas is not None and text in schemas:
         return schemas[text]
     schema = json_from_text(text, path=path)
@@ -123,18 +131,22 @@ def _policy_from_proto(message: pb.StepPolicy) -> StepPolicy:
     )
 
 
-def outcome_to_proto(outcome: StepOutcome, target: pb.StepOutcome | None = None) -> pb.StepOutcome:
-    """Write an outcome into `target` or a new message."""
+def outcome_to_proto(
+    outcome: StepOutcome, target: pb.StepOutcome | None = None, large: LargeTexts | None = None
+) -> pb.StepOutcome:
+    """Write an outcome into `target` or a new message; its large texts go into `large` if that is given."""
     message = pb.StepOutcome() if target is None else target
     message.task_id = outcome.task_id
     message.session_id = outcome.session_id
     message.agent = outcome.agent
-    message.output = outcome.output
+    message.output = outcome.output if large is None else large.lift(TextField.OUTPUT, outcome.output)
     message.success = outcome.success
     message.attempts = outcome.attempts
     message.node = outcome.node
     if outcome.structured is not None:
-        message.structured_json = json_to_text(outcome.structured)
+        text = json_to_text(outcome.structured)
+        if large is None or large.lift(TextField.STRUCTURED_JSON, text):
+            message.structured_json = text
     for anchor in outcome.source_anchors:
         message.source_anchors.add(tool=anchor.tool, url_or_path=anchor.url_or_path, lines=anchor.lines)
     if outcome.failure is not None:
@@ -159,7 +171,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
     failure = _failure_from_proto(message.failure) if message.HasField("failure") else None
     structured = None
     if message.HasField("structured_json"):
-        structured = json_from_text(message.structured_json, path="outcome.structured_json")
+        structured = json_from_text(message.structured_json, path=STRUCTURED_PATH)
     return StepOutcome(
         task_id=message.task_id,
         session_id=message.session_id,
@@ -214,13 +226,15 @@ def _usage_from_proto(message: pb.Usage) -> Usage:
     return NO_USAGE if usage == NO_USAGE else usage
 
 
-def event_to_proto(event: StepEvent, target: pb.StepEvent | None = None) -> pb.StepEvent:
-    """Write an event into `target` or a new message."""
+def event_to_proto(
+    event: StepEvent, target: pb.StepEvent | None = None, large: LargeTexts | None = None
+) -> pb.StepEvent:
+    """Write an event into `target` or a new message; large texts of an outcome go into `large` if that is given."""
     message = pb.StepEvent() if target is None else target
     message.task_id = event.task_id
     set_timestamp(message.time, event.time)
     if isinstance(event, StepEnded):
-        outcome_to_proto(event.outcome, message.ended.outcome)
+        outcome_to_proto(event.outcome, message.ended.outcome, large)
     elif isinstance(event, StepStarted):
         message.started.SetInParent()
         message.started.session_id = event.session_id
@@ -239,7 +253,8 @@ def event_from_proto(message: pb.StepEvent) -> StepEvent | None:
     time = time_from_proto(message.time)
     match message.WhichOneof("event"):
         case "ended":
-            return StepEnded(task_id=message.task_id, time=time, outcome=outcome_from_proto(message.ended.outcome))
+            outcome = outcome_from_proto(message.ended.outcome)
+            return StepEnded(task_id=message.task_id, time=time, outcome=outcome)
         case "started":
             started = message.started
             return StepStarted(task_id=message.task_id, time=time, session_id=started.session_id, node=started.node)

@@ -15,7 +15,6 @@ from coordinator.placement.node import Execution, KnownNode, Lost
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Scope
-from coordinator.waiting import Waiting
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeStatus
 from fanfold.model.step import AgentStepSpec, StepEnded, StepOutcome, StepStarted
@@ -37,6 +36,8 @@ class FakeLink:
     holds_starts: bool = False
     starts: list[ExecutionStart] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
+    wanted: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
 
     def start(self, start: ExecutionStart) -> None:
         self.starts.append(start)
@@ -44,6 +45,15 @@ class FakeLink:
     def cancel(self, execution_id: str, reason: str) -> bool:
         self.cancels.append(execution_id)
         return not self.holds_starts
+
+    def want(self, execution_id: str) -> None:
+        self.wanted.append(execution_id)
+
+    def drop(self, execution_id: str) -> None:
+        self.dropped.append(execution_id)
+
+    def unsent(self) -> list[str]:
+        return [start.execution_id for start in self.starts] if self.holds_starts else []
 
     def finish(self) -> None: ...
 
@@ -142,7 +152,7 @@ async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
 
 def execution() -> Execution:
     start = ExecutionStart(execution_id="e", run_id="r", epoch=1, spec=SPEC, progress=False)
-    return Execution(start, lambda _event: None, Waiting())
+    return Execution(start, lambda _event: None, Scope(run_id="r", owner="o", progress=False))
 
 
 async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancelled() -> None:

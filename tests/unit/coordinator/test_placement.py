@@ -31,6 +31,11 @@ class SilentLink:
     def cancel(self, execution_id: str, reason: str) -> bool:
         return True
 
+    def want(self, execution_id: str) -> None: ...
+    def drop(self, execution_id: str) -> None: ...
+    def unsent(self) -> list[str]:
+        return []
+
     def finish(self) -> None: ...
 
 

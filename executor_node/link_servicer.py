@@ -1,0 +1,150 @@
+"""gRPC on one side, a coordinator's link on the other: translates both ways, in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+
+from google.protobuf.message import Message
+
+from executor_node.holder import not_a_step
+from executor_node.link import CoordinatorLink, Credit, Update, Word
+from executor_node.links import Links
+from fanfold.background import background
+from fanfold.errors import InvalidArgument
+from fanfold.model.node import Node, NodeStatus
+from fanfold.model.validation import parse_spec
+from fanfold.parts import LINK_TEXT_BYTES, LINK_WHOLE_BYTES, LargeTexts, Piece
+from fanfold.ports import Rejection
+from fanfold.v1 import executor_node_pb2 as pb
+from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS, batches
+from fanfold.wire.link import rejection_into, start_from_proto
+from fanfold.wire.node import node_to_proto, status_to_proto
+from fanfold.wire.parts import follows_from_proto, follows_into, piece_from_proto, piece_to_proto, within
+from fanfold.wire.step import event_to_proto
+from fanfold.wire.time import seconds_from_proto
+
+MAX_LEASE_SECONDS = 3600.0
+
+STATUS_INTERVAL = 1.0
+"""Seconds between two words on how the node fares."""
+
+
+async def serve_link(
+    links: Links, requests: AsyncIterator[pb.LinkRequest], describe: Callable[[], Node]
+) -> AsyncGenerator[pb.LinkResponse, None]:
+    """Carry all steps of one coordinator (`ExecutorNode.Link`).
+
+    Raises:
+        InvalidArgument: the coordinator does not say who it is, or sends what makes no sense.
+        FailedPrecondition: a newer link of the same coordinator is up.
+        Unavailable: nothing was heard from the coordinator for the time of its lease.
+    """
+    first = await anext(requests, None)
+    if first is None or not first.hello.coordinator:
+        raise InvalidArgument.of_field("hello.coordinator", "must be in the first message")
+    hello = first.hello
+    link = links.open(
+        hello.coordinator,
+        hello.link_epoch,
+        _lease_of(hello),
+        takes_parts=hello.takes_parts,
+        progress_window=hello.progress_window or None,
+    )
+    try:
+        node, held = node_to_proto(describe()), link.holder.held
+        yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node, held_executions=held, takes_parts=True))
+        async with background(_hear(requests, link), _tell_status(link, describe)):
+            while words := await link.words.read():
+                for response in _responses(words, link):
+                    yield response
+                link.words_sent()
+        if link.ended_by is not None:
+            raise link.ended_by
+    finally:
+        link.close()
+
+
+async def _tell_status(link: CoordinatorLink, describe: Callable[[], Node]) -> None:
+    while True:
+        await asyncio.sleep(STATUS_INTERVAL)
+        link.words.push(describe().status)
+
+
+async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink) -> None:
+    holder = link.holder
+    async for request in requests:
+        if link.words.is_closed:
+            return
+        holder.renew()
+        for execution_id in request.acknowledged:
+            holder.acknowledge(execution_id)
+        for cancel in request.cancels:
+            holder.cancel(cancel.execution_id, cancel.reason)
+        for credit in request.credits:
+            link.credit(credit.execution_id, credit.part_bytes)
+            holder.credit(credit.execution_id, credit.progress_events)
+        for start in request.starts:
+            _start(start, link)
+        for part in request.parts:
+            holder.add(link, piece_from_proto(part))
+    link.finish()
+
+
+def _lease_of(hello: pb.LinkHello) -> float:
+    lease = seconds_from_proto(hello.lease)
+    if not 0 <= lease <= MAX_LEASE_SECONDS:
+        raise InvalidArgument.of_field("hello.lease", f"must be from 0 to {MAX_LEASE_SECONDS:g} s")
+    return lease
+
+
+def _start(message: pb.StartExecution, link: CoordinatorLink) -> None:
+    try:
+        start, sizes = start_from_proto(message), follows_from_proto(message.follows)
+        if not sizes:
+            parse_spec(start.spec)
+    except InvalidArgument as error:
+        link.holder.fail(message.execution_id, message.step.task_id, message.step.agent, not_a_step(error))
+    else:
+        if sizes:
+            link.holder.expect(link, start, sizes)
+        else:
+            link.holder.start(start)
+
+
+def _responses(words: Sequence[Word], link: CoordinatorLink) -> Iterator[pb.LinkResponse]:
+    """Messages for all words: the latest status and credit before all else, and what is fat after it."""
+    urgent, updates, pieces = pb.LinkResponse(), [], []
+    for word in words:
+        if isinstance(word, Credit):
+            urgent.credits.add(execution_id=word.execution_id, part_bytes=word.part_bytes)
+        elif isinstance(word, Piece):
+            pieces.append(piece_to_proto(word))
+        elif isinstance(word, NodeStatus):
+            urgent.status.CopyFrom(status_to_proto(word))
+        else:
+            updates.append(word)
+    if urgent.ByteSize():
+        yield urgent
+    yield from _update_responses(updates, link)
+    for piece in pieces:
+        yield pb.LinkResponse(parts=[piece])
+
+
+def _update_responses(updates: Sequence[Update], link: CoordinatorLink) -> Iterator[pb.LinkResponse]:
+    large = LargeTexts(LINK_TEXT_BYTES) if link.takes_parts else None
+
+    def add(update: Update, response: pb.LinkResponse) -> Message:
+        message = response.updates.add()
+        message.execution_id, what = update
+        if isinstance(what, Rejection):
+            rejection_into(what, message.rejected)
+        else:
+            event_to_proto(what if link.takes_parts else within(what, LINK_WHOLE_BYTES), message.event, large)
+        if large:
+            texts = large.taken()
+            follows_into(texts, message)
+            link.send_texts(message.execution_id, texts)
+        return message
+
+    return batches(updates, pb.LinkResponse, add, max_bytes=MAX_FRAME_BYTES, max_elements=MAX_FRAME_ELEMENTS)
