@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import Any
 
 from fanfold.agent import AgentFailed, AgentResult, StepContext
 from fanfold.model.step import AgentStepSpec, Usage
+
+_numbers = itertools.count()
 
 
 async def echo(spec: AgentStepSpec, context: StepContext) -> str:
@@ -65,3 +68,11 @@ async def fails_first(spec: AgentStepSpec, context: StepContext) -> AgentResult:
         raise AgentFailed(f"attempt {number} fails", retryable=True)
     counter.unlink()
     return AgentResult(output=f"attempt {number}", usage=usage)
+
+
+async def takes_number(spec: AgentStepSpec, context: StepContext) -> str:
+    """Answers how many of it began before it, once the workspace has a file `open`."""
+    number = next(_numbers)
+    while not (context.workspace.root / "open").exists():
+        await asyncio.sleep(0.01)
+    return str(number)
