@@ -169,6 +169,11 @@ class Executions:
             draining=self._draining or self._supervision.lost,
         )
 
+    @property
+    def hands_back(self) -> bool:
+        """Whether what it stops is to run elsewhere at no cost (C43): it drains, and did not break."""
+        return self._draining and not self._supervision.lost
+
     def begin_drain(self) -> None:
         """Take nothing new from now on (C43)."""
         self._draining = True

@@ -227,7 +227,7 @@ class Holder:
     def _handed_back(self, event: StepEnded) -> Rejection | None:
         """What a draining node has stopped is handed back, so that it costs the step no attempt (C43)."""
         failure = event.outcome.failure
-        if failure is not None and failure.code is FailureCode.NODE_LOST and self._executions.status().draining:
+        if failure is not None and failure.code is FailureCode.NODE_LOST and self._executions.hands_back:
             return Rejection(reason=RejectionReason.DRAINING)
         return None
 

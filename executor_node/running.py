@@ -174,6 +174,7 @@ class RunningStep:
             self._timeout_timer.cancel()
         if self._progress is not None:
             self._progress.close()
+        self._act = None  # which holds this step in turn
         now = datetime.now(UTC)
         outcome = StepOutcome(
             task_id=self.spec.task_id,

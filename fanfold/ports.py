@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from fanfold.model.light import light
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
 
@@ -33,7 +34,7 @@ class AgentExecutor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class ExecutionStart:
     """One attempt of a step, to be run by a node. A second start of the same `execution_id` is the same execution."""
 

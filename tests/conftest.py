@@ -1,4 +1,4 @@
-"""What all tests share: the mark that tells which rules a test proves, and waiting for conditions."""
+"""Options of all tests."""
 
 from __future__ import annotations
 
@@ -7,3 +7,10 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the long fault and fuzz runs")
+    parser.addoption("--seeds", type=_seeds, help="run these storms: 17, or 1-300")
+    parser.addoption("--proxies", action="store_true", help="have storms take TCP proxies in any case")
+
+
+def _seeds(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)

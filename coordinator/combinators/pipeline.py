@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -67,7 +67,7 @@ async def pipeline(
 
         await chains(
             runner_of(executor),
-            len(items),
+            range(len(items)),
             len(stages),
             ask,
             on_event=told.step if told else None,
@@ -95,7 +95,7 @@ class _Told:
 
 async def chains(
     runner: StepRunner,
-    items: int,
+    items: Iterable[int],
     stages: int,
     ask: Ask,
     *,
@@ -106,8 +106,9 @@ async def chains(
 ) -> None:
     """As `pipeline`, for callers that answer for the stages in a way of their own and need not hold all results.
 
-    Items are begun in order, and some more of them are under way than steps are in flight, so that a chain that waits
-    for its answer leaves no slot idle. With `begin_at` each goes on from where its records end.
+    `items` are the positions of the items, in the order in which they are begun; `begin_at` has each go on from where
+    its records end. Some more of them are under way than steps are in flight, so that a chain that waits for its answer
+    leaves no slot idle.
     """
     slots = Slots(runner.concurrency_hint)
 
@@ -132,7 +133,7 @@ async def chains(
             stage += 1
         on_result(index, previous)
 
-    await Workers(range(items), run, lambda: _under_way(runner.concurrency_hint())).run()
+    await Workers(items, run, lambda: _under_way(runner.concurrency_hint())).run()
 
 
 def _under_way(hint: int) -> int:

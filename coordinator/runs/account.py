@@ -10,7 +10,17 @@ from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
 from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
-from fanfold.model.run import Run, RunEnded, RunEvent, RunState, RunStepEvent, StepChanged, StepCounts, WaitingChanged
+from fanfold.model.run import (
+    Run,
+    RunEnded,
+    RunEvent,
+    RunState,
+    RunStepEvent,
+    StageFailed,
+    StepChanged,
+    StepCounts,
+    WaitingChanged,
+)
 from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
 from fanfold.wire.run import event_to_bytes
 
@@ -63,6 +73,10 @@ class Account:
             self.log.tell(entry, settles=name, record=self.recall.record_of(name, event.outcome, entry.data))
         else:
             self.log.tell(entry)
+
+    def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
+        """Tell that a pipeline's stage failed (C15)."""
+        self.tell(StageFailed, index=position, stage=stage, error=error)
 
     async def tell_end(self, state: RunState, reason: str) -> None:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
-from coordinator.combinators.parallel import fan_out
 from coordinator.combinators.runner import StepKey, StepRunner, runner_of
 from coordinator.pace import CALLER_BEHIND
+from coordinator.runs.history import History
+from coordinator.runs.work import Work
 from coordinator.scope import Scope
 from fanfold.background import background
 from fanfold.feed import Feed
+from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import (
     EventDetail,
     Run,
     RunEnded,
     RunEvent,
-    RunKind,
     RunStarted,
     RunState,
     RunStepEvent,
+    StageFailed,
     StepCounts,
     WaitingChanged,
 )
@@ -33,24 +34,32 @@ from fanfold.ports import AgentExecutor, OnStepEvent
 WAITING_INTERVAL = 0.5
 """Seconds between two looks at what a run waits on."""
 
+RunFeed = Feed[RunEvent] | Feed[RunEvent | StageRequest]
+"""A run's events on their way to its caller; a pipeline's has stage requests among them."""
+
 _log = structlog.get_logger(__name__)
 
 
 class AttachedRun:
     """A run that ends with its caller's stream: numbered events, and how many steps are where."""
 
-    def __init__(self, scope: Scope, detail: EventDetail, total: int, feed: Feed[RunEvent]) -> None:
+    def __init__(self, scope: Scope, detail: EventDetail, work: Work, feed: RunFeed) -> None:
         self._scope = scope
         self._detail = detail
-        self._total = total
+        self._work = work
         self._feed = feed
         self._sequence = 0
         self._running = self._succeeded = self._failed = 0
         self._waiting_on = ""
         self._created_at = datetime.now(UTC)
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._cancel_reason: str | None = None
         scope.pace.follow(feed)
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        return self._scope.run_id
 
     @property
     def owner(self) -> str:
@@ -65,31 +74,31 @@ class AttachedRun:
         """Have it cancelled, and its caller told so; the first reason is kept."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
-            if self._work is not None:
-                self._work.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
-    async def keep(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> None:
-        """Run the steps and tell the run's life from its start to its end."""
-        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._total)
+    async def keep(self, executor: AgentExecutor) -> None:
+        """Do the work and tell the run's life from its start to its end."""
+        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._work.total)
         # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
         await self._feed.first_delivered()
         log = _log.bind(run_id=self._scope.run_id, owner=self._scope.owner)
-        log.info("run started", steps=self._total)
+        log.info("run started", kind=self._work.kind, steps=self._work.total)
         state = RunState.CANCELLED
         try:
             async with background(self._tell_waiting()):
-                state = await self._until_ended(executor, specs)
+                state = await self._until_ended(executor)
         finally:
             log.info(f"run {state}", succeeded=self._succeeded, failed=self._failed)
         self._push(RunEnded, run=self._run(state, datetime.now(UTC)))
 
-    async def _until_ended(self, executor: AgentExecutor, specs: Sequence[AgentStepSpec]) -> RunState:
+    async def _until_ended(self, executor: AgentExecutor) -> RunState:
         paced = _Paced(runner_of(executor), self._feed, self._scope)
         async with asyncio.TaskGroup() as tasks:
-            self._work = tasks.create_task(fan_out(paced, specs, self._on_step, _let_go))
+            self._task = tasks.create_task(self._work.carry_out(paced, History(), self, ()))
             if self._cancel_reason is not None:
-                self._work.cancel()
-        return RunState.CANCELLED if self._work.cancelled() else RunState.COMPLETED
+                self._task.cancel()
+        return RunState.CANCELLED if self._task.cancelled() else RunState.COMPLETED
 
     async def _tell_waiting(self) -> None:
         """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
@@ -103,7 +112,8 @@ class AttachedRun:
     def _push(self, kind: type[RunEvent], **fields: Any) -> None:
         self._feed.push(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
 
-    def _on_step(self, index: int, event: StepEvent) -> None:
+    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
+        """Tell what happened to a step, as far as the caller wants to hear of it."""
         if isinstance(event, StepStarted):
             self._running += 1
         elif isinstance(event, StepEnded):
@@ -115,22 +125,28 @@ class AttachedRun:
         if is_wanted(event, self._detail, self._feed):
             weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
             sequence = 0 if isinstance(event, StepProgressed) else self._number()
-            self._feed.push(RunStepEvent(sequence=sequence, time=event.time, index=index, event=event), weight)
+            told = RunStepEvent(sequence=sequence, time=event.time, index=position, stage=stage, event=event)
+            self._feed.push(told, weight)
         elif isinstance(event, StepStarted):
             self._number()
+
+    def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
+        """Tell that a pipeline's stage failed (C15)."""
+        self._push(StageFailed, index=position, stage=stage, error=error)
 
     def _number(self) -> int:
         self._sequence += 1
         return self._sequence
 
     def _run(self, state: RunState, ended_at: datetime | None) -> Run:
+        total, running = self._work.total, self._running
         return Run(
             run_id=self._scope.run_id,
-            kind=RunKind.PARALLEL,
+            kind=self._work.kind,
             state=state,
             owner=self._scope.owner,
             attached=True,
-            steps=StepCounts(total=self._total, running=self._running, succeeded=self._succeeded, failed=self._failed),
+            steps=StepCounts(total=total, running=running, succeeded=self._succeeded, failed=self._failed),
             waiting_on="" if ended_at else self._waiting_on,
             created_at=self._created_at,
             ended_at=ended_at,
@@ -138,7 +154,7 @@ class AttachedRun:
         )
 
 
-def is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Feed[StepEvent]) -> bool:
+def is_wanted(event: StepEvent, detail: EventDetail, feed: RunFeed | Feed[StepEvent]) -> bool:
     """Whether a caller who asked for `detail` is told the event."""
     if isinstance(event, StepEnded):
         return True
@@ -150,7 +166,7 @@ def is_wanted(event: StepEvent, detail: EventDetail, feed: Feed[RunEvent] | Feed
 class _Paced:
     """A runner that begins no further step while the run's caller has a lot to read already (F15)."""
 
-    def __init__(self, runner: StepRunner, feed: Feed[RunEvent], scope: Scope) -> None:
+    def __init__(self, runner: StepRunner, feed: RunFeed, scope: Scope) -> None:
         self._runner = runner
         self._feed = feed
         self._waiting = scope.waiting
@@ -163,7 +179,3 @@ class _Paced:
             with self._waiting.step(), self._waiting.on(CALLER_BEHIND):
                 await self._feed.room()
         return await self._runner.run_step(key, spec, on_event)
-
-
-def _let_go(_index: int, _outcome: StepOutcome) -> None:
-    """The caller is told each outcome by its event; nothing here holds it any longer than that."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.journal.journal import Journal, KeptRun
 from coordinator.runs.reader import page_of
-from fanfold.model.run import BudgetExhausted, RunStarted, RunStepEvent
+from fanfold.model.run import BudgetExhausted, RunStarted, RunStepEvent, StageFailed
 from fanfold.model.step import StepEnded, StepOutcome, StepStarted
 from fanfold.wire.run import event_from_bytes
 
@@ -23,6 +23,8 @@ class History:
     ended: set[Place] = field(default_factory=set)
     last: dict[int, tuple[int, StepOutcome]] = field(default_factory=dict)
     """Stage and outcome of the last step of each item."""
+    stopped: set[int] = field(default_factory=set)
+    """Items of a pipeline that have ended because a stage failed."""
     succeeded: int = 0
     failed: int = 0
     is_budget_exhausted: bool = False
@@ -34,6 +36,8 @@ class History:
                 self.is_started = True
             case BudgetExhausted():
                 self.is_budget_exhausted = True
+            case StageFailed(index=index):
+                self.stopped.add(index)
             case RunStepEvent(index=index, stage=stage, event=StepStarted()):
                 self.begun.add((index, stage))
             case RunStepEvent(index=index, stage=stage, event=StepEnded(outcome=outcome)):

@@ -139,7 +139,7 @@ class JournaledRun:
         records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
         gate = _Gate(self._runner, self)
         recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self._work.item_hash)
-        await self._work.carry_out(recall, self._history, self._account.tell_step, list(self.scope.adopted))
+        await self._work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
 
     async def _write(self) -> None:
         try:

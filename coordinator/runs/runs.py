@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
@@ -12,12 +13,19 @@ from coordinator.runs.attached import AttachedRun, is_wanted
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns
 from coordinator.runs.opening import Opening
+from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
+from coordinator.runs.questions import Questions
+from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
 from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.feed import Feed, fed
+from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
+
+HUNG_UP = "its caller closed its side of the stream before the run had ended"
+"""Why such a run is cancelled."""
 
 ExecutorFactory = Callable[[Scope], AgentExecutor]
 """Gives the executor of a run."""
@@ -82,12 +90,39 @@ class Runs:
         with self._hold(opening):
             scope = opening.scope("run")
             feed: Feed[RunEvent] = Feed()
-            run = self.attached[scope.run_id] = AttachedRun(scope, opening.detail, len(specs), feed)
-            try:
-                async with fed(feed, run.keep(self._executors(scope), specs)):
+            run = AttachedRun(scope, opening.detail, ParallelWork(specs), feed)
+            with self._listed(run):
+                async with fed(feed, run.keep(self._executors(scope))):
                     yield feed
-            finally:
-                del self.attached[scope.run_id]
+
+    @asynccontextmanager
+    async def pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
+        """A pipeline, while the block lasts; leaving it early cancels the run and waits until it is gone.
+
+        Raises:
+            Aborted: a call with the same request id is under way (C18).
+        """
+        with self._hold(opening):
+            scope = opening.scope("run")
+            feed: Feed[RunEvent | StageRequest] = Feed()
+            questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
+            work = PipelineWork(request, questions, self._checks, opening.owner)
+            run = AttachedRun(scope, opening.detail, work, feed)
+
+            def put(question: StageRequest) -> None:
+                feed.push(question, len(question.previous.output) if question.previous else 0)
+
+            with self._listed(run), questions.put_to(put):
+                async with fed(feed, run.keep(self._executors(scope))):
+                    yield PipelineCall(feed, questions, partial(run.cancel, HUNG_UP))
+
+    @contextmanager
+    def _listed(self, run: AttachedRun) -> Iterator[None]:
+        self.attached[run.run_id] = run
+        try:
+            yield
+        finally:
+            del self.attached[run.run_id]
 
     @asynccontextmanager
     async def step(self, opening: Opening, spec: AgentStepSpec) -> AsyncIterator[Feed[StepEvent]]:

@@ -1,8 +1,8 @@
-"""What a journaled run does, by kind: the part of a run that differs between a fan-out and a pipeline."""
+"""What a run does, by kind: the part of it that differs between a fan-out and a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from coordinator.combinators.parallel import fan_out
@@ -11,8 +11,17 @@ from coordinator.runs.history import History
 from fanfold.model.run import RunKind
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
 
-OnStep = Callable[[int, int, StepEvent], None]
-"""Takes a step's position, its stage, and its event."""
+
+class Listener(Protocol):
+    """Hears what happens in a run, by the positions of step or item, and of the stage. It neither blocks nor raises."""
+
+    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
+        """Something happened to a step."""
+        ...
+
+    def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
+        """A pipeline's stage failed; the item's chain ends there (C15)."""
+        ...
 
 
 class Work(Protocol):
@@ -22,7 +31,7 @@ class Work(Protocol):
 
     @property
     def total(self) -> int:
-        """Steps or items asked for."""
+        """Steps asked for so far."""
         ...
 
     def name_of(self, position: int, stage: int, task_id: str) -> str:
@@ -33,7 +42,7 @@ class Work(Protocol):
         """Hash of a step's item; empty for steps that have none."""
         ...
 
-    async def carry_out(self, runner: StepRunner, history: History, on_step: OnStep, first: Sequence[str]) -> None:
+    async def carry_out(self, runner: StepRunner, history: History, listener: Listener, first: Sequence[str]) -> None:
         """Do what the history lacks. Steps whose keys are in `first` are begun before others."""
         ...
 
@@ -59,7 +68,7 @@ class ParallelWork:
         """Nothing: its steps have no items."""
         return ""
 
-    async def carry_out(self, runner: StepRunner, history: History, on_step: OnStep, first: Sequence[str]) -> None:
+    async def carry_out(self, runner: StepRunner, history: History, listener: Listener, first: Sequence[str]) -> None:
         """Run what has not ended."""
         wanted = frozenset(first)
         left = [index for index in range(len(self._specs)) if (index, 0) not in history.ended]
@@ -67,7 +76,7 @@ class ParallelWork:
             left.sort(key=lambda index: self._specs[index].task_id not in wanted)
 
         def on_event(index: int, event: StepEvent) -> None:
-            on_step(index, 0, event)
+            listener.tell_step(index, 0, event)
 
         await fan_out(runner, self._specs, on_event, _let_go, left)
 

@@ -59,7 +59,7 @@ class Setup:
     """The largest file that agents read through their context."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """A step as the worker gets it."""
 
@@ -70,7 +70,7 @@ class Run:
     spec: AgentStepSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """What came of an agent's run, before it is made the step's outcome."""
 

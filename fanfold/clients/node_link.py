@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import grpc.aio
 
+from fanfold.background import background
 from fanfold.clients.link_parts import PROGRESS_WINDOW, LinkParts
 from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
 from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepProgressed
@@ -53,16 +54,22 @@ class GrpcNodeDialer:
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
         """Hold a link for as long as it lasts (NodeDialer)."""
+        raise await self._hold_link(address, listener)
+
+    async def _hold_link(self, address: str, listener: LinkListener) -> FanfoldError:
+        """Why it ended. The error has no traceback: that would keep the call, and gRPC a call's connection."""
         async with open_channel(address) as channel:
             call = ExecutorNodeStub(channel).Link()
             try:
-                await self._converse(call, address, listener)
+                return await self._converse(call, address, listener)
             except grpc.aio.AioRpcError as error:
-                raise from_rpc_error(error) from None
+                return from_rpc_error(error)
+            except FanfoldError as error:
+                return error.with_traceback(None)
             finally:
                 call.cancel()
 
-    async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> None:
+    async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> FanfoldError:
         hello = pb.LinkHello(
             coordinator=self._coordinator,
             link_epoch=next(self._epochs),
@@ -75,65 +82,38 @@ class GrpcNodeDialer:
                 await call.write(pb.LinkRequest(hello=hello))
                 first = await call.read()
         except TimeoutError:
-            raise Unavailable(f"no answer from {address} within {self._connect_timeout:g} s") from None
+            return Unavailable(f"no answer from {address} within {self._connect_timeout:g} s")
         except asyncio.InvalidStateError:
             first = grpc.aio.EOF
         if not isinstance(first, pb.LinkResponse):
             # The call has ended; its status says why.
-            raise await _error_of(call)
+            return await _error_of(call)
         if not first.HasField("welcome"):
-            raise InvalidArgument(f"{address} answered a link without a welcome")
+            return InvalidArgument(f"{address} answered a link without a welcome")
         link = _Link(call, listener, takes_parts=first.welcome.takes_parts)
         listener.welcomed(node_from_proto(first.welcome.node), link, frozenset(first.welcome.held_executions))
-        await self._run(call, link, listener)
+        return await self._run(call, link, listener)
 
-    async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> None:
-        async def read() -> None:
-            async for message in _messages(call):
-                link.heard_at = asyncio.get_running_loop().time()
-                _dispatch(message, listener, link)
-            raise _LinkEnded(await _error_of(call))
-
-        async def watch() -> None:
-            while True:
-                left = link.heard_at + self._silence - asyncio.get_running_loop().time()
-                if left <= 0:
-                    break
-                await asyncio.sleep(left)
-            raise _LinkEnded(Unavailable(f"nothing heard from the node for {self._silence:g} s"))
-
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(self._lease / _RENEWALS_A_LEASE)
-                link.renew()
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(link.write())
-                tasks.create_task(link.parts.progress.keep_asking())
-                tasks.create_task(renew())
-                tasks.create_task(watch())
-                tasks.create_task(read())
-        except* _LinkEnded as ended:
-            error = ended.exceptions[0]
-            assert isinstance(error, _LinkEnded)
-            raise error.cause from None
+    async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> FanfoldError:
+        renewing = link.keep_renewing(self._lease / _RENEWALS_A_LEASE)
+        async with background(link.write(), renewing, link.parts.progress.keep_asking()):
+            try:
+                async with asyncio.timeout(self._silence) as silence:
+                    async for message in _messages(call):
+                        silence.reschedule(asyncio.get_running_loop().time() + self._silence)
+                        _dispatch(message, listener, link)
+            except TimeoutError:
+                return Unavailable(f"nothing heard from the node for {self._silence:g} s")
+            return await _error_of(call)
 
 
 _LinkCall = grpc.aio.StreamStreamCall[pb.LinkRequest, pb.LinkResponse]
-
-
-class _LinkEnded(Exception):
-    def __init__(self, cause: FanfoldError) -> None:
-        super().__init__(cause.message)
-        self.cause = cause
 
 
 class _Link:
     """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
 
     def __init__(self, call: _LinkCall, listener: LinkListener, *, takes_parts: bool) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
         self.parts = LinkParts(listener, self._wake_up, takes_parts=takes_parts)
         self._call = call
         self._listener = listener
@@ -178,10 +158,12 @@ class _Link:
         self._acknowledged.append(execution_id)
         self._wake.set()
 
-    def renew(self) -> None:
-        """Say something, if there is nothing else to say."""
-        self._renewal_due = True
-        self._wake.set()
+    async def keep_renewing(self, interval: float) -> None:
+        """Say something every so many seconds, also if there is nothing else to say."""
+        while True:
+            await asyncio.sleep(interval)
+            self._renewal_due = True
+            self._wake.set()
 
     async def write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader tells how the call ended

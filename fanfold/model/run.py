@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import overload
 
+from fanfold.model.light import light
 from fanfold.model.step import StepEvent, StepOutcome
 
 
@@ -86,7 +87,7 @@ class RunStarted:
     total_steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class RunStepEvent:
     """Something happened to a step; `index` is its position in the request, or its item's in a pipeline, from 0."""
 

@@ -28,6 +28,7 @@ from fanfold.model.checks import (
     Text,
     Tokens,
 )
+from fanfold.model.light import light
 
 DEFAULT_MAX_STEPS = 50
 DEFAULT_MAX_ATTEMPTS = 2
@@ -64,7 +65,7 @@ class StepPolicy(_Fields):
 DEFAULT_POLICY = StepPolicy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class AgentStepSpec(_Fields):
     """What to run, never where (C1)."""
 
@@ -153,7 +154,7 @@ class SourceAnchor(_Fields):
     lines: Label = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class StepOutcome(_Fields):
     """What came of a step and at what cost (C2). `failure` is set exactly when `success` is false."""
 
@@ -176,7 +177,7 @@ class StepOutcome(_Fields):
     """Protobuf fields of a newer peer, kept for whoever is asked next (C5). Not part of the JSON form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class StepStarted:
     """The step's first attempt began; `node` is empty when it ends without having been placed."""
 
@@ -222,7 +223,7 @@ class AttemptStarted:
 Progress = ToolFinished | TurnFinished | TextWritten | AttemptStarted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class StepProgressed:
     """The step is getting on."""
 
@@ -231,7 +232,7 @@ class StepProgressed:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light
 class StepEnded:
     """The step ended; nothing comes after it."""
 

@@ -1,106 +1,73 @@
-"""Fan-outs while nodes are killed, frozen, cut off and drained: every step ends once, and never runs beside itself."""
+"""Fan-outs while services are killed, frozen, cut off and drained: every step ends once, and never beside itself."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
-import os
 import random
-import shlex
-import sys
-import time
-import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from fanfold import Mesh
 from fanfold.model.step import StepEvent
-from faults.agents import beating
-from faults.checker import Execution, History, complaints, executions_of
-from faults.storms import FREEZES, Fault, Kind, StormyNode, let_loose, schedule, stormy_nodes
-from support.mesh import coordinator_alone, until, until_ready
+from faults.checker import History, complaints
+from faults.load import AGENTS, Load, open_files
+from faults.services import Coordinator, Node
+from faults.storms import Fault, StormyMesh, let_loose, schedule, stormy_mesh
+from faults.subjects import Family
+from faults.wires import wired
+from support.mesh import until, until_ready
 
 pytestmark = pytest.mark.process
 
-SEEDS, LONG_SEEDS = 3, 300
-STEPS = 60
+SEEDS, LONG_SEEDS = 10, 300
+BATCH = 10
+ABREAST = 2
+"""Meshes at once, each of which lives through its share of a batch, one storm after another."""
+
 RUN_SECONDS = 60
-LEASES = {"lease": 2.0, "lease_grace": 1.5, "lease_margin": 0.5, "silence": 2.0, "redial_delay": 0.2}
-PATIENCE = {"retry_first": 0.05, "retry_most": 0.2, "unplaceable": 30}
-DESCRIPTORS = 8
-"""Open files by which the test process may differ, for what gRPC keeps for later."""
+SPARE_FILES = 4
+"""Open files by which a process may differ, for what gRPC keeps for later."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
-        seeds = LONG_SEEDS if metafunc.config.getoption("--long") else SEEDS
-        metafunc.parametrize("seed", range(1, seeds + 1), ids=lambda seed: f"seed-{seed}")
+    if "seeds" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--seeds")
+        first, last = asked or (1, LONG_SEEDS if metafunc.config.getoption("--long") else SEEDS)
+        batches = [range(start, min(start + BATCH, last + 1)) for start in range(first, last + 1, BATCH)]
+        metafunc.parametrize("seeds", batches, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
 
 
-class Load:
-    """The steps of a run, and where they leave their traces."""
-
-    def __init__(self, folder: Path) -> None:
-        self.mark = f"mark-{uuid.uuid4().hex}"
-        self.steps: list[dict[str, Any]] = []
-        self._history = folder / "history"
-
-    def add(self, agent: str, seconds: float, *, daemon: bool = False) -> None:
-        """Add a step that beats for a while, as a command perhaps with a daemon."""
-        task_id = f"step-{len(self.steps)}"
-        if agent == "shell":
-            program = [sys.executable, "-IS", beating.__file__]
-            words = [*program, str(self._history), task_id, str(seconds), self.mark if daemon else ""]
-            prompt = f"export MARK={self.mark}; exec {shlex.join(words)}"
-        else:
-            prompt = json.dumps({"history": str(self._history), "seconds": seconds})
-        policy = {"max_attempts": 10}
-        self.steps.append({"task_id": task_id, "agent": agent, "description": "d", "prompt": prompt, "policy": policy})
-
-    def add_some(self, draw: random.Random) -> None:
-        """Add steps of all kinds. Some last so long that what was given up could meet what took its place."""
-        for _ in range(STEPS):
-            seconds = draw.uniform(3, 6) if draw.random() < 0.1 else draw.uniform(0.1, 2)
-            self.add(
-                draw.choice(["shell", "shell", "beats-alone", "beats-shared"]), seconds, daemon=draw.random() < 0.3
-            )
-
-    def executions(self) -> list[Execution]:
-        """The lives of the steps, as they wrote them down."""
-        return executions_of(self._history.read_text().splitlines())
-
-
-def processes_with(mark: str) -> list[psutil.Process]:
-    """Live processes that have a mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def survivors(executions: Sequence[Execution]) -> list[Execution]:
-    """Executions whose process is still there, and is not another one that got its number."""
-    found = []
-    since = time.time() - time.monotonic()
-    for execution in executions:
-        with suppress(psutil.Error):
-            process = psutil.Process(execution.pid)
-            if process.create_time() <= since + execution.began and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(execution)
-    return found
-
-
-def open_files() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+async def run_through(stormy: StormyMesh, load: Load, faults: Sequence[Fault]) -> History:
+    """Run steps on a mesh to which faults happen, and see that all went as promised and that no process is left."""
+    events: list[StepEvent] = []
+    run = asyncio.ensure_future(stormy.client.parallel(load.steps, on_event=events.append))
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            await let_loose(faults, stormy.subjects, run.done)
+            result = await run
+    except TimeoutError:
+        raise AssertionError(f"not over in time: {await stormy.client.nodes()}") from None
+    finally:
+        run.cancel()
+    history = History(
+        task_ids=[step["task_id"] for step in load.steps],
+        outcomes=result.outcomes,
+        events=events,
+        executions=load.executions(),
+        freezes=[span for node in stormy.nodes for span in node.freezes],
+        drains=[span for node in stormy.nodes for span in node.drains],
+    )
+    found = complaints(history)
+    assert not found, "\n".join(found)
+    await until_ready(stormy.client, len(stormy.nodes))
+    await until_quiet(stormy.client)
+    await until(lambda: not load.processes(), "no process of a command is left")
+    await until(lambda: not load.survivors(shared=False), "no process of an execution is left")
+    return history
 
 
 async def until_quiet(mesh: Mesh) -> None:
@@ -110,63 +77,111 @@ async def until_quiet(mesh: Mesh) -> None:
             await asyncio.sleep(0.02)
 
 
-async def run_through(folder: Path, load: Load, faults: Sequence[Fault]) -> None:
-    """Run steps on nodes to which faults happen, and see that all went as promised and that nothing is left."""
-    events: list[StepEvent] = []
-    files_before = open_files()
-    async with stormy_nodes(folder) as nodes:
-        sources = {"static": [node.proxy.address for node in nodes], **LEASES}
-        async with (
-            coordinator_alone(nodes=sources, placement=PATIENCE) as coordinator,
-            Mesh(coordinator.address) as mesh,
-        ):
-            await until_ready(mesh, len(nodes))
-            run = asyncio.ensure_future(mesh.parallel(load.steps, on_event=events.append))
-            try:
-                async with asyncio.timeout(RUN_SECONDS):
-                    await let_loose(faults, nodes, run.done)
-                    result = await run
-            except TimeoutError:
-                pytest.fail(f"not over in time:\n{told(nodes)}\n{await mesh.nodes()}")
-            finally:
-                run.cancel()
-            await until_ready(mesh, len(nodes))
-            await until_quiet(mesh)
-            await until(lambda: not processes_with(load.mark), "no process of a command is left")
-    history = History(
-        task_ids=[step["task_id"] for step in load.steps],
-        outcomes=result.outcomes,
-        events=events,
-        executions=load.executions(),
-        freezes=[span for node in nodes for span in node.freezes],
-        drains=[span for node in nodes for span in node.drains],
-    )
-    found = complaints(history)
-    assert not found, "\n".join([*found, "what was done:", told(nodes)])
-    await until(lambda: not survivors(history.executions), "no process of an execution is left")
-    await until(lambda: open_files() <= files_before + DESCRIPTORS, "no more files are open than before")
+async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> None:
+    """Have a mesh live through storms, one after another, and take no more of the machine after any of them."""
+    folder.mkdir()
+    loads = {seed: Load(folder / f"history-{seed}") for seed in seeds}
+    async with stormy_mesh(folder, proxies=proxies) as stormy:
+        await run_through(stormy, some_of_each(folder / "history"), [])
+        before = stormy.footprint()
+        for seed, load in loads.items():
+            draw = random.Random(seed)
+            load.add_some(draw)
+            with noting(stormy, f"seed {seed}; on the same mesh before: {[*seeds[: seeds.index(seed)]]}"):
+                await run_through(stormy, load, schedule(draw, stormy.subjects))
+                await until(partial(_takes_no_more, stormy, before), "every service takes as much as before")
+    for load in loads.values():
+        await until(partial(_nothing_survives, load), "no process that steps shared is left")
 
 
-def told(nodes: Sequence[StormyNode]) -> str:
-    return "\n".join(line for _, line in sorted(line for node in nodes for line in node.told))
+def some_of_each(history: Path) -> Load:
+    """A few steps of each kind."""
+    load = Load(history)
+    for agent in AGENTS * 3:
+        load.add(agent, 0.1)
+    return load
 
 
+def _takes_no_more(stormy: StormyMesh, before: dict[str, int]) -> bool:
+    now = stormy.footprint()
+    spare = {what: SPARE_FILES if "files" in what else 0 for what in before}
+    return now.keys() == before.keys() and all(now[what] <= before[what] + spare[what] for what in before)
+
+
+def _nothing_survives(load: Load) -> bool:
+    return not load.survivors(shared=True)
+
+
+@contextmanager
+def noting(stormy: StormyMesh, what: str) -> Iterator[None]:
+    """Add to a failure what it takes to reproduce it, what was done, and how the mesh is now."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{what}\nwhat was done:\n{stormy.told()}\nwhat it takes: {stormy.footprint()}")
+        raise
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.contract("C6", "C9", "C11", "C12", "C19", "C43", "F1", "F2", "F3", "F17", "F18")
-async def test_whatever_befalls_nodes_every_step_ends_once_and_never_runs_beside_itself(
-    seed: int, tmp_path: Path
+async def test_whatever_befalls_a_mesh_every_step_ends_once_and_never_runs_beside_itself(
+    seeds: range, tmp_path: Path, *, proxies: bool
 ) -> None:
-    draw = random.Random(seed)
-    load = Load(tmp_path)
-    load.add_some(draw)
-    print(f"seed {seed}")  # shown when it fails, beside the test's id
-    await run_through(tmp_path, load, schedule(draw))
+    files_before = open_files()
+    shares = [seeds[number::ABREAST] for number in range(ABREAST)]
+    lives = [live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies) for share in shares if share]
+    ended = await asyncio.gather(*lives, return_exceptions=True)
+    if failures := [each for each in ended if each is not None]:
+        raise BaseExceptionGroup("storms", failures)
+    await until(lambda: open_files() <= files_before + SPARE_FILES, "the test has no more files open than before")
 
 
-@pytest.mark.contract("C6", "C19", "F2", "F17")
-@pytest.mark.parametrize("kind", sorted(FREEZES))
-async def test_what_a_node_runs_ends_with_its_lease_also_when_the_node_is_frozen(kind: Kind, tmp_path: Path) -> None:
-    load = Load(tmp_path)
-    for agent in ["shell", "beats-alone", "beats-shared"] * 3:
-        load.add(agent, 5.5)
-    # Missed at once, and given up after lease, grace and margin, long before it wakes up.
-    await run_through(tmp_path, load, [Fault(0.6, 0, kind, 5), Fault(0.7, 0, Kind.CUT, 0)])
+def wires_dead(stormy: StormyMesh) -> list[Fault]:
+    """Nobody is told of it: longer than silence, lease, grace and margin."""
+    lasting = [kind for kind in stormy.wires[0].kinds() if kind not in {"reset", "lossy"}]
+    return [Fault(0.6, wire.name, lasting[n % len(lasting)], 5.2) for n, wire in enumerate(stormy.wires)]
+
+
+def nodes_frozen(_stormy: StormyMesh) -> list[Fault]:
+    """They are missed at once, and wake up long after lease, grace and margin."""
+    kinds = {"node-1": "frozen and reset", "node-2": "runtime frozen and reset"}
+    return [Fault(0.6, node, kind, 3.5) for node, kind in kinds.items()]
+
+
+def coordinator_frozen(_stormy: StormyMesh) -> list[Fault]:
+    """It renews no lease, and knows nothing of that when it wakes up."""
+    return [Fault(0.6, "coordinator", "frozen", 3)]
+
+
+@pytest.mark.contract("C6", "C19", "F2", "F17", "F18")
+@pytest.mark.parametrize(
+    ("happens", "befallen"),
+    [
+        (wires_dead, {"node-1", "node-2", "node-3"}),
+        (nodes_frozen, {"node-1", "node-2"}),
+        (coordinator_frozen, {"node-1", "node-2", "node-3"}),
+    ],
+)
+async def test_what_runs_ends_with_its_lease_before_it_runs_again(
+    happens: Callable[[StormyMesh], list[Fault]], befallen: set[str], tmp_path: Path, *, proxies: bool
+) -> None:
+    load = Load(tmp_path / "history")
+    for agent in AGENTS * 3:
+        load.add(agent, 4.5)
+    async with stormy_mesh(tmp_path, proxies=proxies) as stormy:
+        with noting(stormy, happens.__name__):
+            history = await run_through(stormy, load, happens(stormy))
+    nodes = {execution.task_id: execution.node for execution in reversed(history.executions)}
+    assert set(nodes.values()) == {"node-1", "node-2", "node-3"}
+    again = {outcome.task_id for outcome in history.outcomes if outcome.attempts > 1}
+    assert again == {task_id for task_id, node in nodes.items() if node in befallen}
+
+
+async def test_every_storm_kills_freezes_and_cuts(tmp_path: Path, *, proxies: bool) -> None:
+    async with wired(["wire of node-1"], proxies=proxies) as wires:
+        subjects = [Coordinator(tmp_path, []), Node("node-1", tmp_path, wires[0]), *wires]
+        families = {(s.name, name): kind.family for s in subjects for name, kind in s.kinds().items()}
+        for seed in range(1, LONG_SEEDS + 1):
+            faults = schedule(random.Random(seed), subjects)
+            assert {families[fault.subject, fault.kind] for fault in faults} == set(Family)
+            assert faults == schedule(random.Random(seed), subjects)

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from executor_node.app import running as running_node
@@ -111,6 +113,36 @@ async def test_a_partition_that_heals_within_the_lease_costs_nothing(tmp_path: P
     assert outcome.success, outcome.failure
     assert outcome.attempts == 1
     assert [life[0] for life in parted.lives()] == ["start", "end"]
+
+
+@pytest.mark.contract("F18")
+@pytest.mark.parametrize("broken", ["cut", "held up"])
+async def test_a_link_that_ended_leaves_no_connection_behind(tmp_path: Path, broken: str) -> None:
+    async with partitionable(tmp_path, 1) as parted:
+        proxy = parted.proxies["node-1"]
+        before = connections_to(proxy.address)
+        for _ in range(2):
+            if broken == "cut":
+                proxy.cut()
+            else:
+                proxy.hold_up()
+                await until(partial(_are_closed, before, proxy.address), "what is silent is closed")
+                proxy.heal()
+            await until(partial(_are_closed, before, proxy.address), "what is broken is closed")
+            await until_ready(parted.mesh, 1)
+            before = connections_to(proxy.address)
+            assert len(before) == 1
+
+
+def connections_to(address: str) -> set[int]:
+    """Ports from which this process is connected to an address."""
+    port = int(address.rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    return {each.laddr.port for each in connections if each.raddr and each.raddr.port == port}
+
+
+def _are_closed(connections: set[int], address: str) -> bool:
+    return connections.isdisjoint(connections_to(address))
 
 
 @pytest.mark.contract("C6", "C11", "F2", "F3", "F18")

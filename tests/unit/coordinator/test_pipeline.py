@@ -310,7 +310,7 @@ async def test_only_a_bounded_number_of_items_is_under_way() -> None:
     results: dict[int, StepOutcome | None] = {}
     runner = Model({}, hint=3)
     run = asyncio.create_task(
-        chains(runner, 1000, 1, ask, on_event=None, on_stage_failed=None, on_result=results.__setitem__)
+        chains(runner, range(1000), 1, ask, on_event=None, on_stage_failed=None, on_result=results.__setitem__)
     )
     async with asyncio.timeout(5):
         while len(asked) < 3 + LEAST_AHEAD:
@@ -470,7 +470,7 @@ def test_it_comes_to_what_one_item_after_the_other_would(
     async def run() -> None:
         await chains(
             runner,
-            len(begins),
+            range(len(begins)),
             stages,
             ask,
             on_event=lambda index, stage, event: events.append((index, stage, type(event))),
