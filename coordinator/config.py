@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Age = Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)]
 
 
 class _Section(BaseModel):
@@ -65,6 +66,38 @@ class Placement(_Section):
     is told when it is back, or kills the step when its lease ends."""
 
 
+class RetentionLimits(_Section):
+    """What the journal keeps of the past (C39)."""
+
+    ended_runs: int = Field(default=1_000, ge=0)
+    """Runs that have ended; beyond this those go that ended first."""
+    ended_run_age: Age = 7 * 86_400.0
+    """Seconds after its end until a run goes."""
+    events: int = Field(default=2_000_000, ge=0)
+    """Events of all ended runs together; beyond this those of the runs go that ended first."""
+    record_age: Age = 30 * 86_400.0
+    """Seconds after the last successful step of a workflow that has not succeeded until its records go."""
+
+
+class JournalSettings(_Section):
+    """Where runs are kept so that they outlive their coordinator, and how they are held."""
+
+    path: str = ""
+    """SQLite file, made if it is not there; coordinators of this host may share it. Empty means no journal: resumable
+    and detached runs are refused (C17)."""
+    objects: str = ""
+    """Directory for large payloads; by default beside the file, called as it with `.objects` at the end."""
+    inline_bytes: int = Field(default=65_536, ge=0, le=16_777_216)
+    """Events, records and requests of more bytes are kept there, the rest in the file."""
+    lease: Seconds = 10.0
+    """Seconds that a coordinator holds a run after it last renewed that; then another one takes it over."""
+    renewal: Seconds = 3.0
+    """Seconds between two renewals; much less than `lease`."""
+    sweep: Seconds = 60.0
+    """Seconds between two looks at what is beyond the retention."""
+    retention: RetentionLimits = RetentionLimits()
+
+
 class CoordinatorConfig(_Section):
     """Everything that can be configured."""
 
@@ -77,6 +110,7 @@ class CoordinatorConfig(_Section):
     nodes: NodeSources = NodeSources()
     placement: Placement = Placement()
     limits: Limits = Limits()
+    journal: JournalSettings = JournalSettings()
     executor: str = ""
     """`module:factory` of an executor to use instead of the mesh (C8)."""
     drain_grace: Seconds = 30.0

@@ -148,7 +148,8 @@ class EmbeddedMesh:
         plan = self.plan
         _refuse_taken(plan.port)
         self._take_data_dir()
-        settings = {"listen": f"{LOOPBACK}:{plan.port}", **plan.coordinator}
+        journal = {"path": str(plan.data_dir.resolve() / "journal.db")}
+        settings = {"listen": f"{LOOPBACK}:{plan.port}", "journal": journal, **plan.coordinator}
         self._coordinator = await self._serve(COORDINATOR, COORDINATOR, settings)
         self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, {})
         await self._coordinator.wait_until_ready()

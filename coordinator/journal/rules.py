@@ -1,0 +1,54 @@
+"""What every journal refuses, and in which words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from coordinator.journal.journal import Append, Fenced
+from fanfold.errors import Aborted, InternalError
+
+
+class _Standing(Protocol):
+    """What is asked of a run, however it is kept."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def ended_at(self) -> int | None: ...
+    @property
+    def last_sequence(self) -> int: ...
+
+
+_Run = TypeVar("_Run", bound=_Standing)
+
+
+def held(run: _Run | None, epoch: int) -> _Run:
+    """The run. Raises Fenced unless it is kept, has this epoch and has not ended."""
+    if run is None or run.epoch != epoch or run.ended_at is not None:
+        raise Fenced
+    return run
+
+
+def is_repeated(append: Append, run: _Standing | None) -> bool:
+    """Whether an append was written before, and only its answer was lost."""
+    if run is None or run.epoch != append.epoch or not append.entries:
+        return False
+    return append.entries[-1].sequence <= run.last_sequence
+
+
+def refuse_gap(append: Append, run: _Standing) -> None:
+    """Raise InternalError unless the entries follow the last kept one."""
+    entries = append.entries
+    if entries and entries[0].sequence != run.last_sequence + 1:
+        raise InternalError(
+            f"events {entries[0].sequence} to {entries[-1].sequence} of {append.run_id} do not follow "
+            f"{run.last_sequence}"
+        )
+
+
+def workflow_held(workflow_id: str, run_id: str, since: datetime) -> Aborted:
+    """The refusal while a run that has not ended has the workflow (C18)."""
+    return Aborted(
+        f"workflow {workflow_id!r} is held by {run_id} since {since:%Y-%m-%d %H:%M:%S} UTC", reason="WORKFLOW_HELD"
+    )

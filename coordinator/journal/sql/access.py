@@ -1,0 +1,69 @@
+"""How the event loop gets at a database: reads in threads of their own, never behind what waits to be written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from coordinator.journal.journal import JournalFailed
+from coordinator.journal.sql.database import READERS, Database, words_of
+from coordinator.journal.sql.writer import QUEUE_BYTES, Operation, Transaction, Writer
+
+_Result = TypeVar("_Result")
+
+_log = structlog.get_logger(__name__)
+
+
+class Access:
+    """Reads and writes. An async context manager; leaving it waits for what was submitted, and closes the database."""
+
+    def __init__(self, database: Database, queue_bytes: int = QUEUE_BYTES) -> None:
+        self._database = database
+        self._writer = Writer(database, queue_bytes)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal-reader")
+        self._is_open = True
+
+    async def __aenter__(self) -> Self:
+        await self._writer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        try:
+            await self._writer.__aexit__(kind, error, trace)
+        finally:
+            await asyncio.to_thread(self._close)
+
+    async def submit(self, operation: Operation[_Result], size: int = 0) -> asyncio.Future[_Result]:
+        """As `Writer.submit`."""
+        return await self._writer.submit(operation, size)
+
+    async def write(self, operation: Operation[_Result]) -> _Result:
+        """Carry an operation out. Raises what it raises, and JournalFailed."""
+        return await (await self._writer.submit(operation))
+
+    async def read(self, operation: Operation[_Result]) -> _Result:
+        """Carry out an operation that only reads. Raises what it raises, and JournalFailed."""
+        if not self._is_open:
+            raise JournalFailed("the journal is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
+
+    def _read(self, operation: Callable[[Transaction], _Result]) -> _Result:
+        try:
+            with self._database.reader.begin() as connection:
+                return operation(Transaction(connection, self._database.now(connection)))
+        except DBAPIError as error:
+            _log.error("journal read failed", why=words_of(error))
+            raise JournalFailed from None
+
+    def _close(self) -> None:
+        self._readers.shutdown()
+        self._database.close()

@@ -1,0 +1,155 @@
+"""Group commit: one thread with one connection writes, and whatever has gathered meanwhile shares a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from coordinator.journal.journal import JournalFailed
+from coordinator.journal.sql.database import Database, words_of
+from coordinator.journal.sql.room import Room
+from fanfold.errors import FanfoldError
+
+QUEUE_BYTES = 16 * 2**20
+"""What waits to be written; callers that bring more wait for room."""
+
+_Result = TypeVar("_Result")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that is under way. `now` is the database's time in microseconds since 1970."""
+
+    connection: Connection
+    now: int
+
+
+Operation = Callable[[Transaction], _Result]
+"""What is to be done in a transaction, beside others. What it raises undoes it alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    operation: Operation[Any]
+    size: int
+    done: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    error: FanfoldError
+
+
+class Writer:
+    """Carries out operations in the order in which they are submitted; what is done is durable.
+
+    An async context manager; leaving it waits until all that was submitted is done.
+    """
+
+    def __init__(self, database: Database, queue_bytes: int = QUEUE_BYTES) -> None:
+        self._database = database
+        self._room = Room(queue_bytes)
+        self._queue: deque[_Queued] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._write, name="journal-writer")
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def submit(self, operation: Operation[_Result], size: int = 0) -> asyncio.Future[_Result]:
+        """Queue an operation that writes about `size` bytes, as soon as there is room; gives what it will come to.
+
+        Raises JournalFailed if the journal is closed.
+        """
+        await self._room.take(size)
+        queued = _Queued(operation, size, self._loop.create_future())
+        with self._changed:
+            if self._closing:
+                self._room.give(size)
+                raise JournalFailed("the journal is closed")
+            self._queue.append(queued)
+            self._changed.notify()
+        return queued.done
+
+    # In the thread.
+
+    def _write(self) -> None:
+        while group := self._next_group():
+            results = self._carry_out([queued.operation for queued in group])
+            self._loop.call_soon_threadsafe(self._settle, group, results)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _next_group(self) -> list[_Queued]:
+        """All that waits, as soon as something does; nothing when there will be no more."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            group = list(self._queue)
+            self._queue.clear()
+        return group
+
+    def _carry_out(self, operations: list[Operation[Any]]) -> list[Any]:
+        """What the operations came to, once that is durable."""
+        try:
+            if self._connection is None:
+                self._connection = self._database.writer.connect()
+            with self._connection.begin():
+                transaction = Transaction(self._connection, self._database.now(self._connection))
+                return [_perform(operation, transaction) for operation in operations]
+        except Exception as error:
+            _log.error("journal transaction failed", operations=len(operations), why=words_of(error))
+            if self._connection is not None:
+                self._connection.invalidate()
+                self._connection.close()
+                self._connection = None
+            return [_Refusal(JournalFailed())] * len(operations)
+
+    # In the event loop.
+
+    def _settle(self, group: list[_Queued], results: list[Any]) -> None:
+        for queued, result in zip(group, results, strict=True):
+            self._room.give(queued.size)
+            if queued.done.done():  # its caller was cancelled
+                continue
+            if isinstance(result, _Refusal):
+                queued.done.set_exception(result.error)
+            else:
+                queued.done.set_result(result)
+
+
+def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
+    """Carry out one operation of a transaction. What is wrong with it alone is its result; else the error is raised."""
+    try:
+        with transaction.connection.begin_nested():
+            return operation(transaction)
+    except FanfoldError as error:
+        return _Refusal(error)
+    except Exception as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError):
+            raise
+        _log.error("journal operation failed", why=words_of(error), exc_info=not isinstance(error, DBAPIError))
+        return _Refusal(JournalFailed())
