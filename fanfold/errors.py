@@ -40,6 +40,10 @@ class FanfoldError(Exception):
         self.retry_delay = retry_delay
 
 
+NO_CONNECTION = "NO_CONNECTION"
+"""Reason of the Unavailable for an address that no connection can be made to: nothing was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
     """One field that is wrong. `field` is a path as `steps[3].task_id`; `description` names the limit."""

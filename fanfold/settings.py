@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.validation import violations_of
-from fanfold.rpc.addresses import parse_address
+from fanfold.rpc.addresses import parse_addresses
 
 SERVER_VARIABLE = "FANFOLD_SERVER"
 DEFAULT_SERVER = "127.0.0.1:7400"
@@ -32,9 +32,9 @@ _Location = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Where a client finds its service."""
+    """Where a client finds its mesh: the addresses of its coordinators."""
 
-    server: str = DEFAULT_SERVER
+    servers: tuple[str, ...] = (DEFAULT_SERVER,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ def load_settings(
 
 
 def client_settings() -> ClientSettings:
-    """What a client needs to know. Raises InvalidArgument if FANFOLD_SERVER is no address."""
-    server = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    return ClientSettings(str(parse_address(server, field=SERVER_VARIABLE)))
+    """What a client needs to know. Raises InvalidArgument unless FANFOLD_SERVER has addresses, with commas between."""
+    servers = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    return ClientSettings(parse_addresses(servers, field=SERVER_VARIABLE))
 
 
 def child_environment(extra: Iterable[str] = ()) -> dict[str, str]:

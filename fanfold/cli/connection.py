@@ -8,25 +8,23 @@ from contextlib import asynccontextmanager
 from fanfold.errors import FanfoldError, InternalError, Unavailable, Unimplemented
 from fanfold.rpc.status import NOT_GRPC
 from fanfold.sdk.mesh import Mesh
-from fanfold.settings import client_settings
 
 NOT_A_COORDINATOR = "NOT_A_COORDINATOR"
 
 
 @asynccontextmanager
 async def connected(server: str | None) -> AsyncIterator[Mesh]:
-    """The mesh of the coordinator at `server`, or of the one that the settings name.
+    """The mesh of the coordinators at `server`, or of those that the settings name.
 
     Raises:
         Unavailable: there is nothing, or something that is no coordinator.
     """
-    address = server or client_settings().server
-    async with Mesh(address) as mesh:
+    async with Mesh(server) as mesh:
         try:
             yield mesh
         except (InternalError, Unavailable, Unimplemented) as error:
             if await _is_foreign(error, mesh):
-                raise Unavailable(f"{address} is not a fanfold coordinator", reason=NOT_A_COORDINATOR) from None
+                raise Unavailable(f"{mesh.server} is not a fanfold coordinator", reason=NOT_A_COORDINATOR) from None
             raise
 
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 
 from fanfold.cli.printable import printable
-from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
+from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
 
 FAILED = 1
 BAD_INPUT = 2
@@ -48,7 +48,7 @@ def tell_error(error: Exception) -> int:
             return BAD_INPUT
         case Unavailable():
             hint = "\nIs a mesh running there? `fanfold up` starts one; --server or FANFOLD_SERVER says where it is."
-            is_silent = error.retry_delay is None and error.reason == Unavailable.default_reason
+            is_silent = error.retry_delay is None and error.reason in {NO_CONNECTION, Unavailable.default_reason}
             _tell(error.message + (hint if is_silent else ""))
             return UNREACHABLE
         case FanfoldError():

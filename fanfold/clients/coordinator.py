@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import grpc.aio
 from google.protobuf.message import Message
 
+from fanfold.clients.run_call import EventCall, RunCall
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodesChanged, NodeView
-from fanfold.model.run import EventDetail, RunEvent
+from fanfold.model.run import EventDetail, Run
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
@@ -19,11 +21,23 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.batches import batches
 from fanfold.wire.node import view_from_proto
-from fanfold.wire.run import detail_to_proto, run_event_from_proto
+from fanfold.wire.run import detail_to_proto, run_from_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 
 if TYPE_CHECKING:
     from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a run is about besides its steps or items. Without a workflow id it ends with its call."""
+
+    request_id: str = ""
+    workflow_id: str = ""
+    budget_tokens: int | None = None
+
+
+NO_TERMS = Terms()
 
 
 class CoordinatorClient:
@@ -49,28 +63,39 @@ class CoordinatorClient:
             raise FailedPrecondition("this mesh object is closed; use it within its `with` block")
         return self._stub
 
-    async def parallel(
+    def parallel(
         self,
         specs: Sequence[AgentStepSpec],
+        terms: Terms = NO_TERMS,
         *,
         detail: EventDetail = EventDetail.OUTCOMES,
-        request_id: str = "",
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Run a fan-out and give its events; closing the iterator cancels the run."""
-        opening = pb.RunOpen(request_id=request_id, events=detail_to_proto(detail), parallel=pb.ParallelRun())
+        from_sequence: int = 0,
+    ) -> RunCall:
+        """Begin a fan-out, or go on reading what an earlier call with the same request id has begun."""
+        opening = pb.RunOpen(
+            request_id=terms.request_id,
+            workflow_id=terms.workflow_id,
+            budget_tokens=terms.budget_tokens,
+            events=detail_to_proto(detail),
+            parallel=pb.ParallelRun(total_steps=len(specs)),
+            from_sequence=from_sequence,
+        )
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
         requests = [pb.RunRequest(open=opening), *_step_requests(specs)]
-        call = self._open_stub().Run(iter(requests))
+        return EventCall(self._open_stub().Run(iter(requests)), self.server)
+
+    def watch_run(self, run_id: str, *, detail: EventDetail, from_sequence: int = 0) -> RunCall:
+        """Follow a run's events from a number on; 0 means from the first that is kept."""
+        request = pb.WatchRunRequest(run_id=run_id, events=detail_to_proto(detail), from_sequence=from_sequence)
+        return EventCall(self._open_stub().WatchRun(request), self.server)
+
+    async def cancel_run(self, run_id: str, reason: str = "") -> Run:
+        """Ask a run to stop; the run as it then is. Raises NotFound for one that is not kept."""
         try:
-            async for response in call:
-                for message in response.events:
-                    event = run_event_from_proto(message)
-                    if event is not None:
-                        yield event
+            response = await self._open_stub().CancelRun(pb.CancelRunRequest(run_id=run_id, reason=reason))
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, self.server) from None
-        finally:
-            call.cancel()
+        return run_from_proto(response.run)
 
     async def execute_step(
         self, spec: AgentStepSpec, *, detail: EventDetail = EventDetail.PROGRESS, request_id: str = ""

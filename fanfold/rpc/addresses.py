@@ -43,6 +43,11 @@ def parse_address(text: str, *, field: str = "address", any_port: bool = False) 
     return Address(match[1], int(match[2]))
 
 
+def parse_addresses(text: str, *, field: str) -> tuple[str, ...]:
+    """The addresses in a text that has commas between them. Raises InvalidArgument as `parse_address`."""
+    return tuple(str(parse_address(part.strip(), field=field)) for part in text.split(","))
+
+
 def loopback(host: str) -> str:
     """The loopback address that `host` names, ready to bind.
 

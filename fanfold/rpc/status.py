@@ -18,7 +18,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from fanfold import errors
-from fanfold.errors import FanfoldError, FieldViolation, InternalError, InvalidArgument
+from fanfold.errors import NO_CONNECTION, FanfoldError, FieldViolation, InternalError, InvalidArgument
 
 DOMAIN = "fanfold"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
@@ -122,8 +122,9 @@ def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> F
     reason = None
     if _NO_HTTP_2 in message:
         message, reason = "what answers there does not speak gRPC", NOT_GRPC
-    elif message.startswith(_CONNECTING) and (found := _CAUSE.fullmatch(message)):
-        message = found["cause"]
+    elif message.startswith(_CONNECTING):
+        found = _CAUSE.fullmatch(message)
+        message, reason = found["cause"] if found else message, NO_CONNECTION
     return kind(f"{address} cannot be reached: {message}" if address else message, reason=reason)
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.coordinator import CoordinatorClient, Terms
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.run import EventDetail
@@ -15,27 +15,33 @@ from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import parse_request_id, parse_spec, require_json_schema
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
 from fanfold.sdk.run import refuse_async
-from fanfold.settings import client_settings
+from fanfold.sdk.servers import Servers
 
 
 class Mesh:
     """A mesh, by its coordinator: `async with Mesh() as mesh: ...`.
 
-    `server` is the coordinator's host:port; without it FANFOLD_SERVER says, or 127.0.0.1:7400.
+    `server` is the coordinator's host:port, or several with commas between or as a list: when one cannot be reached the
+    next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400.
     Every method raises a `fanfold.errors.FanfoldError`: Unavailable when the mesh cannot be reached.
     """
 
-    def __init__(self, server: str | None = None) -> None:
-        self._client = CoordinatorClient(server or client_settings().server)
+    def __init__(self, server: str | Sequence[str] | None = None) -> None:
+        self._servers = Servers(server)
 
     async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
+        await self._servers.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+        await self._servers.__aexit__(kind, error, trace)
+
+    @property
+    def server(self) -> str:
+        """The coordinator that is asked, as host:port."""
+        return self._servers.current.server
 
     def parallel(
         self, specs: Sequence[Spec], *, on_event: OnStepEvent | None = None, request_id: str = ""
@@ -44,12 +50,13 @@ class Mesh:
 
         It starts when it is awaited or iterated: `async for event in run` gives the steps' events as they happen, and
         `run.result` is there after the last. `on_event`, a plain function, gets the same events; what it raises cancels
-        the run and is raised. Cancelling it has the mesh stop its steps; `run.outcomes` keeps what had ended by then.
+        the run and is raised. Cancelling it has the mesh stop its steps, and waits until they are gone; `run.outcomes`
+        keeps what had ended by then.
 
         Raises (when it starts):
             InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
         """
-        return ParallelRun(self._client, specs, on_event, parse_request_id(request_id))
+        return ParallelRun(self._servers, specs, on_event, Terms(request_id=parse_request_id(request_id)))
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).
@@ -61,18 +68,23 @@ class Mesh:
         detail = EventDetail.OUTCOMES if on_event is None else EventDetail.PROGRESS
         parsed = parse_spec(spec)
         require_json_schema(parsed.output_schema, path="step.output_schema")
-        events = self._client.execute_step(parsed, detail=detail, request_id=parse_request_id(request_id))
-        async with aclosing(events):
-            async for event in events:
-                if on_event is not None:
-                    on_event(event)
-                if isinstance(event, StepEnded):
-                    return event.outcome
-        raise Unavailable("the coordinator ended the call without an outcome")
+        asked_as = parse_request_id(request_id)
+
+        async def run(client: CoordinatorClient) -> StepOutcome:
+            events = client.execute_step(parsed, detail=detail, request_id=asked_as)
+            async with aclosing(events):
+                async for event in events:
+                    if on_event is not None:
+                        on_event(event)
+                    if isinstance(event, StepEnded):
+                        return event.outcome
+            raise Unavailable("the coordinator ended the call without an outcome")
+
+        return await self._servers.ask(run, repeatable=False)
 
     async def nodes(self) -> list[NodeView]:
         """The nodes that the coordinator knows."""
-        return await self._client.list_nodes()
+        return await self._servers.ask(CoordinatorClient.list_nodes)
 
     async def agents(self) -> list[Agent]:
         """The agents that ready nodes offer, by name, each once."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.coordinator import CoordinatorClient, Terms
+from fanfold.clients.run_call import RunCall
 from fanfold.errors import Unavailable
 from fanfold.model.run import EventDetail, ParallelResult, RunEnded, RunEvent, RunStepEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.model.validation import parse_specs, require_json_schemas
 from fanfold.sdk.run import MeshRun
+from fanfold.sdk.servers import Servers
+from fanfold.sdk.streams import Bookmark
 
 Spec = AgentStepSpec | Mapping[str, Any]
 OnStepEvent = Callable[[StepEvent], None]
@@ -21,24 +24,25 @@ class ParallelRun(MeshRun[StepEvent, ParallelResult]):
 
     def __init__(
         self,
-        client: CoordinatorClient,
+        servers: Servers,
         specs: Sequence[Spec],
         on_event: OnStepEvent | None,
-        request_id: str,
+        terms: Terms,
+        *,
+        reconnect_timeout: float = 0.0,
     ) -> None:
-        super().__init__(on_event)
-        self._client = client
+        super().__init__(servers, on_event, reconnect_timeout=reconnect_timeout)
         self._given = specs
         self._specs: list[AgentStepSpec] = []
-        self._request_id = request_id
+        self._terms = terms
 
     def _check(self) -> int:
         self._specs = parse_specs(self._given)
         require_json_schemas(self._specs)
         return len(self._specs)
 
-    def _run_events(self, detail: EventDetail) -> AsyncGenerator[RunEvent, None]:
-        return self._client.parallel(self._specs, detail=detail, request_id=self._request_id)
+    def _begin(self, detail: EventDetail, client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
+        return client.parallel(self._specs, self._terms, detail=detail, from_sequence=bookmark.sequence)
 
     def _told(self, run_event: RunEvent) -> StepEvent | None:
         return run_event.event if isinstance(run_event, RunStepEvent) else None

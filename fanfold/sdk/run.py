@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fanfold.errors import Unavailable
-from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunStarted, RunStepEvent, WaitingChanged
+from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.run_call import RunCall
+from fanfold.errors import Cancelled, FanfoldError, InternalError, Unavailable
+from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunStarted, RunState, RunStepEvent, WaitingChanged
 from fanfold.model.step import StepEnded, StepOutcome
+from fanfold.sdk.servers import Servers
+from fanfold.sdk.streams import Bookmark, RunStream
+
+STOP_SECONDS = 30.0
+"""Longest wait for a cancelled run to be gone: more than a coordinator takes."""
 
 Event = TypeVar("Event")
 Result = TypeVar("Result")
@@ -19,16 +28,21 @@ Result = TypeVar("Result")
 class MeshRun(ABC, Generic[Event, Result]):
     """A run to be awaited or iterated. It runs once: awaiting it again gives the result that is there."""
 
-    def __init__(self, on_event: Callable[[Event], None] | None) -> None:
+    def __init__(
+        self, servers: Servers, on_event: Callable[[Event], None] | None, *, reconnect_timeout: float = 0.0
+    ) -> None:
         refuse_async(on_event)
+        self._servers = servers
         self._on_event = on_event
-        self._begun = False
+        self._reconnect_timeout = reconnect_timeout
+        self._stream: RunStream | None = None
         self._outcomes: list[StepOutcome | None] = []
         self._result: Result | None = None
+        self._waiting_on = ""
+        self._ended: RunEnded | None = None
+        self._is_lost = False
         self.run_id = ""
         """The run's id, once it has started."""
-        self.waiting_on = ""
-        """What the run waits on while nothing moves, in words (C42)."""
 
     @property
     def result(self) -> Result:
@@ -38,12 +52,22 @@ class MeshRun(ABC, Generic[Event, Result]):
         return self._result
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the mesh has told its end: nothing of it runs any more."""
+        return self._ended is not None
+
+    @property
     def outcomes(self) -> tuple[StepOutcome | None, ...]:
         """What has come so far, in the order of what was given; None where nothing has.
 
         It stays readable when the run is cancelled or the mesh is lost, so that finished work is not.
         """
         return tuple(self._outcomes)
+
+    @property
+    def waiting_on(self) -> str:
+        """What the run waits on while nothing moves, in words; also a mesh that was lost (C42)."""
+        return (self._stream.trouble if self._stream else "") or self._waiting_on
 
     def __await__(self) -> Generator[Any, None, Result]:
         return self._run_to_end().__await__()
@@ -62,42 +86,77 @@ class MeshRun(ABC, Generic[Event, Result]):
         return self.result
 
     async def _events(self, detail: EventDetail) -> AsyncGenerator[Event, None]:
-        if self._begun:
+        if self._stream is not None:
             raise RuntimeError("the run has begun already; a second one needs a second call")
         self._outcomes = [None] * self._check()
-        self._begun = True
-        async with aclosing(self._run_events(detail)) as run_events:
-            async for run_event in run_events:
-                event = self._heard(run_event)
-                if event is not None:
+        begin = partial(self._begin, detail)
+        stream = RunStream(self._servers, begin, detail, reconnect_timeout=self._reconnect_timeout)
+        self._stream = stream
+        try:
+            while not self.has_ended:
+                for event in await self._hear(stream):
                     if self._on_event is not None:
                         self._on_event(event)
                     yield event
-        if self._result is None:
-            raise Unavailable("the coordinator ended the call before the run had ended")
+        finally:
+            if not self.has_ended and not self._is_lost and stream.has_begun:
+                await self._stop(stream)
+            await stream.close()
+        self._result = self._conclude()
 
-    def _heard(self, run_event: RunEvent) -> Event | None:
-        """Keep what an event says, and give what is told of it."""
+    async def _stop(self, stream: RunStream) -> None:
+        """Have the run cancelled, and wait until it is gone, with what comes of it until then (C27)."""
+        with suppress(FanfoldError, TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                while not stream.run_id:
+                    await self._hear(stream)
+                await stream.stop()
+                while not self.has_ended:
+                    await self._hear(stream)
+
+    async def _hear(self, stream: RunStream) -> list[Event]:
+        """Keep what the next events say, all of them before any is told, and give what is told of them."""
+        try:
+            run_events = await stream.read()
+            if not run_events:
+                raise Unavailable("the coordinator ended the call before the run had ended")
+        except FanfoldError:
+            self._is_lost = True
+            raise
+        for run_event in run_events:
+            self._keep(run_event)
+        return [event for run_event in run_events if (event := self._told(run_event)) is not None]
+
+    def _keep(self, run_event: RunEvent) -> None:
         if isinstance(run_event, RunStepEvent):
             if isinstance(run_event.event, StepEnded):
                 self._outcomes[run_event.index] = run_event.event.outcome
         elif isinstance(run_event, RunEnded):
-            if run_event.error:
-                raise Unavailable(f"the run could not go on: {run_event.error}")
-            self._result = self._result_of(run_event)
+            self._ended = run_event
         elif isinstance(run_event, WaitingChanged):
-            self.waiting_on = run_event.waiting_on
+            self._waiting_on = run_event.waiting_on
         elif isinstance(run_event, RunStarted):
             self.run_id = run_event.run_id
-        return self._told(run_event)
+
+    def _conclude(self) -> Result:
+        """The result of the run, which has ended; raises why there is none."""
+        ended = self._ended
+        assert ended is not None
+        match ended.run.state:
+            case RunState.CANCELLED:
+                raise Cancelled(f"the run was cancelled: {ended.run.reason or 'nobody says why'}")
+            case RunState.FAILED:
+                raise InternalError(f"the run could not go on: {ended.error or ended.run.reason}", reason="RUN_FAILED")
+            case _:
+                return self._result_of(ended)
 
     @abstractmethod
     def _check(self) -> int:
         """Check what was given, before the mesh is asked; how many outcomes there will be."""
 
     @abstractmethod
-    def _run_events(self, detail: EventDetail) -> AsyncGenerator[RunEvent, None]:
-        """Begin the run; its events, until it has ended."""
+    def _begin(self, detail: EventDetail, client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
+        """Begin the run, or go on with it from a bookmark."""
 
     @abstractmethod
     def _told(self, run_event: RunEvent) -> Event | None:
@@ -105,7 +164,7 @@ class MeshRun(ABC, Generic[Event, Result]):
 
     @abstractmethod
     def _result_of(self, ended: RunEnded) -> Result:
-        """The result of the run, which has ended."""
+        """The result of the run, whose every step has ended."""
 
 
 def refuse_async(on_event: Callable[[Event], None] | None) -> None:

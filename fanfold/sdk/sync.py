@@ -13,6 +13,7 @@ from fanfold.model.run import ParallelResult
 from fanfold.model.step import StepOutcome
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
+from fanfold.sdk.run import STOP_SECONDS
 
 Result = TypeVar("Result")
 
@@ -21,10 +22,10 @@ class SyncMesh:
     """As `Mesh`, with methods that block: `with SyncMesh() as mesh: ...`.
 
     It has an event loop in a thread of its own, so it works in scripts, notebooks and threads alike. Events are told
-    from that thread. Ctrl-C in a method cancels what it runs and is raised; the mesh then stops the steps' processes.
+    from that thread. Ctrl-C in a method cancels what it runs, waits until the mesh has stopped it, and is raised.
     """
 
-    def __init__(self, server: str | None = None) -> None:
+    def __init__(self, server: str | Sequence[str] | None = None) -> None:
         self._server = server
         self._mesh: Mesh | None = None
 
@@ -100,4 +101,4 @@ class SyncMesh:
 async def _settle() -> None:
     """Wait until everything that was cancelled on this loop has told the mesh so."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.wait(others, timeout=20) if others else None
+    await asyncio.wait(others, timeout=STOP_SECONDS + 1) if others else None

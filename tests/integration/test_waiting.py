@@ -16,7 +16,7 @@ from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.model.run import RunStarted, RunStepEvent, WaitingChanged
 from fanfold.model.step import StepEnded
 from fanfold.model.validation import parse_specs
-from support.mesh import RunningMesh, coordinator_alone, node_config, running_mesh, until, until_ready
+from support.mesh import RunningMesh, coordinator_alone, events_of, node_config, running_mesh, until, until_ready
 from support.proxy import proxied
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C42", "F3")]
@@ -30,7 +30,7 @@ async def told(address: str, steps: list[dict[str, object]], count: int) -> list
     """The first `count` things that a run says it waits on; then it is cancelled."""
     words: list[str] = []
     sequence = 0
-    async with CoordinatorClient(address) as client, aclosing(client.parallel(parse_specs(steps))) as events:
+    async with CoordinatorClient(address) as client, aclosing(events_of(client.parallel(parse_specs(steps)))) as events:
         async with asyncio.timeout(30):
             async for event in events:
                 assert event.sequence > sequence
@@ -74,7 +74,7 @@ async def test_the_pause_before_another_attempt_is_told(tmp_path: Path) -> None:
 async def test_a_run_whose_steps_move_waits_on_nothing(full: RunningMesh) -> None:
     steps = parse_specs([step(str(n), "sleep", "0.3") for n in range(4)])
     async with CoordinatorClient(full.coordinator.address) as client:
-        kinds = [type(event) async for event in client.parallel(steps)]
+        kinds = [type(event) async for event in events_of(client.parallel(steps))]
     assert WaitingChanged not in kinds
 
 
@@ -92,7 +92,8 @@ async def test_the_lease_of_a_lost_node_is_told_and_when_the_node_is_back(tmp_pa
         ended: list[bool] = []
 
         async def follow() -> None:
-            async for event in client.parallel(parse_specs([step("a", "shell", "touch began; sleep 4")])):
+            specs = parse_specs([step("a", "shell", "touch began; sleep 4")])
+            async for event in events_of(client.parallel(specs)):
                 if isinstance(event, WaitingChanged):
                     words.append(event.waiting_on)
                 elif isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded):

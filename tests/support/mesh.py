@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,9 @@ from executor_node.app import running as running_node
 from executor_node.config import ExecutorNodeConfig
 from executor_node.supervisor.client import Supervision
 from fanfold import Mesh
+from fanfold.clients.run_call import RunCall
 from fanfold.model.node import NodeState
+from fanfold.model.run import RunEvent
 from fanfold.rpc.serving import Serving
 
 AGENTS = Path(__file__).parent.parent / "agents"
@@ -54,6 +56,16 @@ async def until_ready(mesh: Mesh, count: int) -> None:
     async with asyncio.timeout(DEADLINE):
         while sum(view.state is NodeState.READY for view in await mesh.nodes()) != count:
             await asyncio.sleep(0.01)
+
+
+async def events_of(call: RunCall) -> AsyncGenerator[RunEvent, None]:
+    """What a call tells, one event after the other; closing this ends the call."""
+    try:
+        while events := await call.read():
+            for event in events:
+                yield event
+    finally:
+        await call.close()
 
 
 @asynccontextmanager

@@ -179,10 +179,10 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
 
 
 def test_clients_take_the_server_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert client_settings().server == "127.0.0.1:7400"
-    monkeypatch.setenv("FANFOLD_SERVER", "[::1]:7500")
-    assert client_settings().server == "[::1]:7500"
-    monkeypatch.setenv("FANFOLD_SERVER", "nonsense")
+    assert client_settings().servers == ("127.0.0.1:7400",)
+    monkeypatch.setenv("FANFOLD_SERVER", "[::1]:7500, here:7401")
+    assert client_settings().servers == ("[::1]:7500", "here:7401")
+    monkeypatch.setenv("FANFOLD_SERVER", "here:7400,nonsense")
     with pytest.raises(InvalidArgument, match="FANFOLD_SERVER: must be host:port"):
         client_settings()
 

@@ -195,13 +195,13 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
             "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D:1: Failed to connect to remote "
             "host: connect: Connection refused (111)",
             "Connection refused",
-            "UNAVAILABLE",
+            "NO_CONNECTION",
         ),
         (
             "errors resolving no.invalid:1: [field:hostname lookup error:address lookup failed for no.invalid:1: "
             "Domain name not found]",
             "Domain name not found",
-            "UNAVAILABLE",
+            "NO_CONNECTION",
         ),
         (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:80: Failed parsing HTTP/2 "

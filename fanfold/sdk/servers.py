@@ -1,0 +1,113 @@
+"""The coordinators of one mesh: one of them is asked, until it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self, TypeVar
+
+from fanfold.backoff import full_jitter
+from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.errors import NO_CONNECTION, InvalidArgument, Unavailable
+from fanfold.rpc.addresses import parse_addresses
+from fanfold.settings import client_settings
+
+FIRST_PAUSE = 0.2
+MOST_PAUSE = 5.0
+"""Seconds: bounds of the ceiling below which each pause before another attempt is random."""
+
+Answer = TypeVar("Answer")
+
+
+class Servers:
+    """Connections to coordinators, to be entered. `addresses` have commas between them, or are a sequence."""
+
+    def __init__(self, addresses: str | Sequence[str] | None) -> None:
+        given = addresses if isinstance(addresses, str) else ",".join(addresses or ())
+        found = parse_addresses(given, field="server") if given else client_settings().servers
+        self._clients = [CoordinatorClient(address) for address in found]
+        self._at = 0
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for client in self._clients:
+            await self._stack.enter_async_context(client)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @property
+    def current(self) -> CoordinatorClient:
+        """The one that is asked."""
+        return self._clients[self._at]
+
+    def leave(self, client: CoordinatorClient) -> None:
+        """Ask the next one from now on, unless somebody else has left this one before."""
+        if client is self.current:
+            self._at = (self._at + 1) % len(self._clients)
+
+    async def ask(
+        self, question: Callable[[CoordinatorClient], Awaitable[Answer]], *, repeatable: bool = True
+    ) -> Answer:
+        """The answer to a question, of the first one that is there to give it.
+
+        Where the question is not `repeatable`, one that may have heard it is the last that is asked.
+
+        Raises:
+            Unavailable: none is there.
+        """
+        for _ in self._clients[1:]:
+            client = self.current
+            try:
+                return await question(client)
+            except Unavailable as error:
+                self.leave(client)
+                if not repeatable and error.reason != NO_CONNECTION:
+                    raise
+        return await question(self.current)
+
+
+class Patience:
+    """Tries coordinators again that were lost, for so many seconds since the last word of any."""
+
+    def __init__(self, servers: Servers, seconds: float) -> None:
+        self._servers = servers
+        self._seconds = seconds
+        self._lost_at: float | None = None
+        self._failures = 0
+
+    def restored(self) -> None:
+        """One of them has answered."""
+        self._lost_at = None
+        self._failures = 0
+
+    async def leave(self, client: CoordinatorClient, error: Unavailable) -> None:
+        """Turn to the next one, after a pause. Raises `error` when there has been none for too long."""
+        now = time.monotonic()
+        if self._lost_at is None:
+            self._lost_at = now
+        left = self._lost_at + self._seconds - now
+        if left <= 0:
+            raise error
+        self._failures += 1
+        self._servers.leave(client)
+        pause = full_jitter(self._failures, first=FIRST_PAUSE, most=MOST_PAUSE)
+        if self._failures % len(self._servers) == 0:  # the next one is one that has asked for time
+            pause += error.retry_delay or 0.0
+        await asyncio.sleep(min(pause, left))
+
+
+def seconds_of(timeout: float) -> float:
+    """A `reconnect_timeout`. Raises InvalidArgument unless it is a number of seconds, 0 or more."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidArgument.of_field("reconnect_timeout", "must be a number of seconds, 0 or more")
+    return timeout
