@@ -54,10 +54,12 @@ async def _read_run(
             case "steps":
                 if opening is None:
                     raise InvalidArgument.of_field("open", "must be sent before steps")
-                size += request.ByteSize()
+                message_size = request.ByteSize()
+                size += message_size
                 checks.refuse_oversize(len(specs) + len(request.steps.steps), size)
-                for index, step in enumerate(request.steps.steps, start=len(specs)):
-                    checks.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
+                if checks.may_hold_fat_step(message_size):
+                    for index, step in enumerate(request.steps.steps, start=len(specs)):
+                        checks.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
                 specs += _specs_of(request.steps, first_index=len(specs), schemas=schemas)
             case _:
                 raise InvalidArgument("a message must have open or steps")

@@ -60,7 +60,7 @@ class Execution:
         self.start = start
         self.listener = listener
         self._scope = scope
-        self._suspension = ExitStack()
+        self._suspension: ExitStack | None = None
         self.started: StepStarted | None = None
         self.ending: Ending | None = None
         """How it left the node, once it has."""
@@ -92,11 +92,14 @@ class Execution:
     def suspend(self, reason: str) -> None:
         """Nothing is heard of it, because of this (C42)."""
         self.resume()
+        self._suspension = ExitStack()
         self._suspension.enter_context(self._scope.waiting.on(reason))
 
     def resume(self) -> None:
         """It is heard of again."""
-        self._suspension.close()
+        if self._suspension is not None:
+            self._suspension.close()
+            self._suspension = None
 
     async def wait(self) -> Ending | None:
         """How it left the node; None if the node withholds that and it is not wanted yet.

@@ -86,7 +86,7 @@ class Nodes:
 
     def hint(self) -> int:
         """Sum of the live nodes' hints (C10)."""
-        return sum(known.hint() for known in self)
+        return sum([known.hint() for known in self._known.values()])  # every step asks
 
     def has_ever_offered(self, agent: str) -> bool:
         """Whether any node has ever offered the agent (C3)."""

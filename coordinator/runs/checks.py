@@ -25,6 +25,10 @@ class RequestChecks:
         if size > limits.run_bytes:
             raise InvalidArgument.of_field("steps", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
 
+    def may_hold_fat_step(self, size: int) -> bool:
+        """Whether a message of that many bytes has room for a step that would be refused."""
+        return size > self._limits.step_bytes
+
     def refuse_fat_step(self, size: int, *, path: str) -> None:
         """Raise InvalidArgument for a step of more bytes than any message to a node is to hold."""
         if size > self._limits.step_bytes:

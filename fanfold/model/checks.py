@@ -46,7 +46,10 @@ class Must:
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-OneLine = Must("have no control characters or line breaks", lambda text: _CONTROL.search(text) is None)
+OneLine = Must(
+    "have no control characters or line breaks",
+    lambda text: text.isprintable() or _CONTROL.search(text) is None,  # the former is a hint only, but a cheap one
+)
 WholeMilliseconds = Must("be whole milliseconds", lambda seconds: round(seconds, 3) == seconds)
 
 MAX_TOKENS = 2**63 - 1

@@ -33,8 +33,14 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     """
     if not isinstance(items, Sequence) or isinstance(items, str | bytes):
         raise InvalidArgument.of_field(path, f"must be a list of steps, not {type(items).__name__}")
-    if all(type(item) is AgentStepSpec and _is_plain(item) for item in items):
-        return list(items)
+    plain = []
+    for item in items:
+        spec = _plain_spec(item)
+        if spec is None:
+            break
+        plain.append(spec)
+    else:
+        return plain
     prepared = [
         item if type(item) is AgentStepSpec else _prepared(item, f"{path}[{index}]")
         for index, item in enumerate(items, start=first_index)
@@ -46,12 +52,21 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     return specs
 
 
-def _is_plain(spec: AgentStepSpec) -> bool:
-    """Whether a spec has nothing but short ASCII text, like most. It is right then, and told so at a third of the cost.
+def _plain_spec(item: object) -> AgentStepSpec | None:
+    """The spec, if it has nothing but short ASCII text, like most; then it is right, which pydantic tells at more cost.
 
-    What is not plain may be right too.
+    None means that it has to be looked at more closely.
     """
-    return (
+    if type(item) is dict and "unknown_fields" not in item:
+        try:
+            spec = AgentStepSpec(**item)
+        except TypeError:
+            return None
+    elif type(item) is AgentStepSpec:
+        spec = item
+    else:
+        return None
+    is_plain = (
         _is_plain_line(spec.task_id, MAX_IDENTIFIER)
         and _is_plain_line(spec.agent, MAX_NAME)
         and _is_plain_line(spec.description, MAX_LINE)
@@ -65,6 +80,7 @@ def _is_plain(spec: AgentStepSpec) -> bool:
         and spec.policy is DEFAULT_POLICY
         and spec.unknown_fields == b""
     )
+    return spec if is_plain else None
 
 
 def _is_plain_line(text: object, max_length: int) -> bool:
@@ -83,6 +99,9 @@ def _prepared(item: object, path: str) -> object:
 
 def parse_spec(item: object, *, path: str = "step") -> AgentStepSpec:
     """One spec from a mapping or a spec. Raises InvalidArgument as `parse_specs` does."""
+    plain = _plain_spec(item)
+    if plain is not None:
+        return plain
     try:
         return parse_specs([item], path=path)[0]
     except InvalidArgument as error:
