@@ -8,14 +8,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
+from coordinator.combinators.runner import runner_of
 from coordinator.config import CoordinatorConfig
+from coordinator.journal.journal import KeptRun
+from coordinator.journal.opening import open_journal, retention_of
+from coordinator.methods.forwarding import Forwarding
 from coordinator.metrics import NodeCollector
 from coordinator.placement.discovery import follow_dns, follow_static
 from coordinator.placement.mesh import Mesh, Retries
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.durable import DurableRuns, Waits
+from coordinator.runs.holding import Holding, Times
 from coordinator.runs.runs import ExecutorFactory, Runs
+from coordinator.scope import Scope
 from coordinator.servicer import service
 from fanfold.background import background
 from fanfold.clients.node_link import GrpcNodeDialer
@@ -44,19 +51,45 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
         checks = RequestChecks(validator, config.limits)
-        runs = Runs(_executors(config, nodes, validator), checks)
+        executors = _executors(config, nodes, validator)
+        forwarding = await stack.enter_async_context(Forwarding())
+        durable = await _durable_runs(config, executors, nodes, stack)
+        runs = Runs(executors, checks, durable)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
         looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
         await stack.enter_async_context(background(*looking_up))
-        yield await stack.enter_async_context(
+        up = await stack.enter_async_context(
             serving(
-                [service(runs, checks, nodes)],
+                [service(runs, checks, nodes, forwarding)],
                 listen=config.listen,
                 metrics_listen=config.metrics_listen,
                 registry=registry,
+                hand_over=durable.holding.hand_over if durable else None,
             )
         )
+        if durable is not None:
+            durable.holding.address = config.advertise or up.address
+            await stack.enter_async_context(background(durable.holding.keep(durable.resume)))
+        yield up
+
+
+async def _durable_runs(
+    config: CoordinatorConfig, executors: ExecutorFactory, nodes: Nodes, stack: AsyncExitStack
+) -> DurableRuns | None:
+    """The journaled runs, if a journal is configured (C17)."""
+    kept = config.journal
+    journal = await stack.enter_async_context(open_journal(kept))
+    if journal is None:
+        return None
+    times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
+    holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
+
+    async def adopt(run: KeptRun, scope: Scope) -> None:
+        pass
+
+    waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
+    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, waits)
 
 
 def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:

@@ -93,6 +93,12 @@ class JournalSettings(_Section):
     """Seconds that a coordinator holds a run after it last renewed that; then another one takes it over."""
     renewal: Seconds = 3.0
     """Seconds between two renewals; much less than `lease`."""
+    lease_margin: Seconds = 1.0
+    """Seconds before the end of a lease that was not renewed at which its run is stopped here."""
+    claim: Seconds = 0.5
+    """Seconds between two looks for runs that nobody holds any more."""
+    caller_grace: Seconds = 30.0
+    """Seconds that an attached run waits for its caller to come back before it is cancelled."""
     sweep: Seconds = 60.0
     """Seconds between two looks at what is beyond the retention."""
     retention: RetentionLimits = RetentionLimits()
@@ -105,6 +111,8 @@ class CoordinatorConfig(_Section):
     """Names it towards nodes; unique among the coordinators of a mesh."""
     listen: str = "127.0.0.1:7400"
     """Where it serves gRPC; port 0 takes a free one."""
+    advertise: str = ""
+    """Where other coordinators reach it, as host:port; by default where it listens."""
     metrics_listen: str = "127.0.0.1:7480"
     """Where it serves /metrics, /healthz and /readyz; port 0 takes a free one."""
     nodes: NodeSources = NodeSources()

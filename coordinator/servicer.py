@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from coordinator.methods.checkpoints import CheckpointMethods
+from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.nodes import NodeMethods
 from coordinator.methods.runs import RunMethods
 from coordinator.placement.nodes import Nodes
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.queries import RunQueries
 from coordinator.runs.runs import Runs
 from fanfold.rpc.server import Service
 from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 
 
-def service(runs: Runs, checks: RequestChecks, nodes: Nodes) -> Service:
+def service(runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forwarding) -> Service:
     """The coordinator as a service to be served."""
-    servicer = CoordinatorServicer(runs, checks, nodes)  # type: ignore[abstract]  # the rest answers UNIMPLEMENTED
+    servicer = CoordinatorServicer(runs, checks, nodes, forwarding)  # type: ignore[abstract]  # see there
     return Service(
         "fanfold.v1.Coordinator",
         servicer,
@@ -22,10 +25,12 @@ def service(runs: Runs, checks: RequestChecks, nodes: Nodes) -> Service:
     )
 
 
-class CoordinatorServicer(RunMethods, NodeMethods):
+class CoordinatorServicer(RunMethods, CheckpointMethods, NodeMethods):
     """Serves `fanfold.v1.Coordinator`. What its methods do not include answers UNIMPLEMENTED."""
 
-    def __init__(self, runs: Runs, checks: RequestChecks, nodes: Nodes) -> None:
+    def __init__(self, runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forwarding) -> None:
         self._runs = runs
+        self._queries = RunQueries(runs)
+        self._forwarding = forwarding
         self._checks = checks
         self._nodes = nodes

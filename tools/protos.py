@@ -20,7 +20,22 @@ GENERATED = ROOT / "fanfold" / "v1"
 FROZEN = PROTOS / "api.json"
 
 IMPLEMENTED = [
-    *(f"fanfold.v1.Coordinator.{name}" for name in ("Run", "ExecuteStep", "AnnounceNode", "ListNodes", "WatchNodes")),
+    *(
+        f"fanfold.v1.Coordinator.{name}"
+        for name in (
+            "Run",
+            "GetRun",
+            "ListRuns",
+            "WatchRun",
+            "CancelRun",
+            "GetCheckpoint",
+            "PutCheckpoint",
+            "ExecuteStep",
+            "AnnounceNode",
+            "ListNodes",
+            "WatchNodes",
+        )
+    ),
     *(f"fanfold.v1.ExecutorNode.{name}" for name in ("DescribeNode", "WatchNode", "ExecuteStep", "Link")),
 ]
 """RPCs that do what they say. What still answers UNIMPLEMENTED is not frozen and may change."""

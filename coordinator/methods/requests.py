@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.methods.callers import ANONYMOUS
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
 from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.step import AgentStepSpec
-from fanfold.model.validation import parse_request_id, parse_specs
+from fanfold.model.validation import parse_line, parse_specs
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.run import detail_from_proto
 from fanfold.wire.step import spec_from_proto
@@ -24,9 +24,15 @@ MAX_REFUSED_MESSAGES = 1000
 """How long and for how much more of a request that is refused already is waited: as long as it keeps coming."""
 
 
-async def read_run(
-    checks: RequestChecks, requests: AsyncIterator[pb.RunRequest]
-) -> tuple[Opening, list[AgentStepSpec]]:
+class RunRequested(NamedTuple):
+    """A fan-out that was asked for."""
+
+    message: pb.RunOpen
+    opening: Opening
+    specs: list[AgentStepSpec]
+
+
+async def read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
     """The request, or why it is refused; told after its last message, or gRPC clients would fail at sending it."""
     try:
         return await _read_run(checks, requests)
@@ -38,9 +44,8 @@ async def read_run(
         raise
 
 
-async def _read_run(
-    checks: RequestChecks, requests: AsyncIterator[pb.RunRequest]
-) -> tuple[Opening, list[AgentStepSpec]]:
+async def _read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
+    message = pb.RunOpen()
     opening: Opening | None = None
     specs: list[AgentStepSpec] = []
     schemas: dict[str, Any] = {}
@@ -50,7 +55,7 @@ async def _read_run(
             case "open":
                 if opening is not None:
                     raise InvalidArgument.of_field("open", "must be sent once")
-                opening = _opening_of(request.open)
+                message, opening = request.open, _opening_of(request.open)
             case "steps":
                 if opening is None:
                     raise InvalidArgument.of_field("open", "must be sent before steps")
@@ -65,7 +70,17 @@ async def _read_run(
                 raise InvalidArgument("a message must have open or steps")
     if opening is None:
         raise InvalidArgument.of_field("open", "is required")
-    return opening, specs
+    _refuse_other_count(opening, len(specs))
+    return RunRequested(message, opening, specs)
+
+
+def _refuse_other_count(opening: Opening, count: int) -> None:
+    if opening.total_steps is not None and opening.total_steps != count:
+        raise InvalidArgument.of_field(
+            "steps", f"must be {opening.total_steps:,} (parallel.total_steps), not {count:,}"
+        )
+    if opening.as_before and count:
+        raise InvalidArgument.of_field("steps", "must be none with parallel.as_before")
 
 
 def _opening_of(message: pb.RunOpen) -> Opening:
@@ -76,14 +91,19 @@ def _opening_of(message: pb.RunOpen) -> Opening:
             raise Unimplemented("workflow scripts are not in this release")
         case _:
             raise InvalidArgument.of_field("open.kind", "is required: parallel or script")
-    if message.workflow_id:
-        raise Unimplemented("resumable runs (open.workflow_id) are not in this release")
+    workflow_id = parse_line(message.workflow_id, path="open.workflow_id")
+    if message.parallel.as_before and not workflow_id:
+        raise InvalidArgument.of_field("open.workflow_id", "is required with parallel.as_before")
     if message.HasField("budget_tokens"):
         raise Unimplemented("budgets (open.budget_tokens) are not in this release")
     return Opening(
         owner=ANONYMOUS,
-        request_id=parse_request_id(message.request_id, path="open.request_id"),
+        request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
+        workflow_id=workflow_id,
+        from_sequence=message.from_sequence,
+        total_steps=message.parallel.total_steps if message.parallel.HasField("total_steps") else None,
+        as_before=message.parallel.as_before,
     )
 
 

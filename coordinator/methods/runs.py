@@ -3,39 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from datetime import datetime
 
 from google.protobuf.message import Message
 
+from coordinator.journal.journal import RunFilter
 from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import read_run
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
+from coordinator.runs.queries import RunQueries, order_of
 from coordinator.runs.runs import Runs
-from fanfold.model.run import RunEvent
+from fanfold.errors import InvalidArgument
+from fanfold.model.run import Run, RunEvent
 from fanfold.model.step import StepEvent
-from fanfold.model.validation import parse_request_id, parse_spec
+from fanfold.model.validation import parse_line, parse_request_id, parse_spec
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.wire.batches import batches
-from fanfold.wire.run import detail_from_proto, event_into
+from fanfold.wire.paging import key_of_token, page_size_of, page_token
+from fanfold.wire.request import run_requests
+from fanfold.wire.run import detail_from_proto, event_into, run_to_proto, state_from_proto
 from fanfold.wire.step import event_to_proto, spec_from_proto
+
+MAX_REASON = 4096
+"""Characters of a reason to cancel."""
 
 
 class RunMethods(GeneratedServicer):
-    """Run, ExecuteStep."""
+    """Run, ExecuteStep, GetRun, ListRuns, WatchRun, CancelRun."""
 
     _runs: Runs
     _checks: RequestChecks
+    _queries: RunQueries
+    _forwarding: Forwarding
 
     async def Run(  # noqa: N802 - named by the proto
         self, request_iterator: AsyncIterator[pb.RunRequest], context: Context
     ) -> AsyncIterator[pb.RunResponse]:
         """Run a fan-out while the stream lasts."""
-        opening, specs = await read_run(self._checks, aiter(request_iterator))
-        async with self._runs.parallel(opening, specs) as feed:
-            while events := await feed.read():
-                for response in _run_responses(events):
+        asked = await read_run(self._checks, aiter(request_iterator))
+        try:
+            async with self._runs.parallel(asked.opening, asked.specs) as source:
+                while events := await source.read():
+                    for response in _run_responses(events):
+                        yield response
+        except HeldElsewhere as elsewhere:
+            requests = run_requests(asked.message, asked.specs)
+            passed_on = self._forwarding.stream(
+                elsewhere.address, context, lambda stub, metadata: stub.Run(requests, metadata=metadata)
+            )
+            async with aclosing(passed_on) as responses:
+                async for response in responses:
                     yield response
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802
+        """Tell how a run fares."""
+        run = await self._queries.get(ANONYMOUS, _run_id_of(request))
+        return pb.GetRunResponse(run=run_to_proto(run))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:  # noqa: N802
+        """List the caller's runs."""
+        size = page_size_of(request.page_size)
+        wanted = RunFilter(
+            owner=ANONYMOUS,
+            states=frozenset(map(state_from_proto, request.states)),
+            workflow_id=request.workflow_id,
+            before=_before_of(request.page_token),
+            limit=size + 1,
+        )
+        runs = await self._queries.list_runs(wanted)
+        page = runs[:size]
+        token = _token_of(page[-1]) if len(runs) > size else ""
+        return pb.ListRunsResponse(runs=map(run_to_proto, page), next_page_token=token)
+
+    async def WatchRun(  # noqa: N802
+        self, request: pb.WatchRunRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRunResponse]:
+        """Follow a run's events."""
+        detail = detail_from_proto(request.events)
+        run_id = _run_id_of(request)
+        try:
+            source = await self._queries.watch(ANONYMOUS, run_id, request.from_sequence, detail)
+            while events := await source.read():
+                for response in _watch_responses(events):
+                    yield response
+        except HeldElsewhere as elsewhere:
+            passed_on = self._forwarding.stream(
+                elsewhere.address, context, lambda stub, metadata: stub.WatchRun(request, metadata=metadata)
+            )
+            async with aclosing(passed_on) as responses:
+                async for response in responses:
+                    yield response
+
+    async def CancelRun(self, request: pb.CancelRunRequest, context: Context) -> pb.CancelRunResponse:  # noqa: N802
+        """Ask a run to stop."""
+        reason = parse_line(request.reason, path="reason", most=MAX_REASON) or "its owner cancelled it"
+        try:
+            run = await self._queries.cancel(ANONYMOUS, _run_id_of(request), reason)
+        except HeldElsewhere as elsewhere:
+            response: pb.CancelRunResponse = await self._forwarding.unary(
+                elsewhere.address, context, lambda stub, metadata: stub.CancelRun(request, metadata=metadata)
+            )
+            return response
+        return pb.CancelRunResponse(run=run_to_proto(run))
 
     async def ExecuteStep(  # noqa: N802
         self, request: pb.CoordinatorExecuteStepRequest, context: Context
@@ -54,11 +128,37 @@ class RunMethods(GeneratedServicer):
                     yield response
 
 
+def _run_id_of(request: pb.GetRunRequest | pb.WatchRunRequest | pb.CancelRunRequest) -> str:
+    return parse_line(request.run_id, path="run_id", required=True)
+
+
 def _run_responses(events: Sequence[RunEvent | bytes]) -> Iterator[pb.RunResponse]:
     def add(event: RunEvent | bytes, response: pb.RunResponse) -> Message:
         return event_into(event, response.events.add())
 
     return batches(events, pb.RunResponse, add)
+
+
+def _watch_responses(events: Sequence[bytes]) -> Iterator[pb.WatchRunResponse]:
+    def add(event: bytes, response: pb.WatchRunResponse) -> Message:
+        return event_into(event, response.events.add())
+
+    return batches(events, pb.WatchRunResponse, add)
+
+
+def _before_of(token: str) -> tuple[datetime, str] | None:
+    if not token:
+        return None
+    created_at, run_id = key_of_token(token, str, str)
+    try:
+        return datetime.fromisoformat(created_at), run_id
+    except ValueError:
+        raise InvalidArgument.of_field("page_token", "must be a token that this method gave") from None
+
+
+def _token_of(run: Run) -> str:
+    created_at, run_id = order_of(run)
+    return page_token(created_at.isoformat(), run_id)
 
 
 def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.CoordinatorExecuteStepResponse]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import MaxLen, MinLen
 from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Label
+from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine
 from fanfold.model.node import NodeView
 from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome
 
@@ -86,6 +87,14 @@ def _plain_spec(item: object) -> AgentStepSpec | None:
 def _is_plain_line(text: object, max_length: int) -> bool:
     # Of ASCII, printable is just what has no control characters.
     return type(text) is str and 0 < len(text) <= max_length and text.isascii() and text.isprintable()
+
+
+def check_outcome(outcome: StepOutcome, *, path: str) -> None:
+    """Raise InvalidArgument, naming every wrong field, for an outcome that is none."""
+    try:
+        _adapter(StepOutcome).validate_python(outcome)
+    except ValidationError as error:
+        raise InvalidArgument(violations=violations_of(error, path)) from None
 
 
 def _prepared(item: object, path: str) -> object:
@@ -164,13 +173,27 @@ def outcome_from_json(form: Mapping[str, Any]) -> StepOutcome:
     return outcome
 
 
-def parse_request_id(text: str, *, path: str = "request_id") -> str:
+@cache
+def _line_adapter(most: int, required: bool) -> TypeAdapter[str]:
+    return TypeAdapter(Annotated[str, Exact(), MinLen(int(required)), MaxLen(most), OneLine])
+
+
+def parse_request_id(text: str) -> str:
     """A request id, or nothing. Raises InvalidArgument unless it is at most 128 characters on one line (C44)."""
+    return parse_line(text, path="request_id")
+
+
+def parse_line(text: str, *, path: str, most: int = 128, required: bool = False) -> str:
+    """An id or a reason, or nothing unless it is required: one line of at most `most` characters.
+
+    Raises:
+        InvalidArgument: it is something else; names `path`.
+    """
     try:
-        request_id: str = _adapter(Label).validate_python(text)
+        line: str = _line_adapter(most, required).validate_python(text)
     except ValidationError as error:
         raise InvalidArgument(violations=violations_of(error, path)) from None
-    return request_id
+    return line
 
 
 def violations_of(error: ValidationError, path: str, first_index: int = 0) -> list[FieldViolation]:

@@ -15,6 +15,9 @@ from fanfold.rpc.server import GrpcServer, Service
 Finish = Callable[[float], Awaitable[None]]
 """Finishes what a service has under way, within a grace in seconds, so that the calls that carry it end."""
 
+HandOver = Callable[[], Awaitable[None]]
+"""Gives what a service holds to its like, at once."""
+
 LAST_CALLS_SECONDS = 2.0
 
 
@@ -25,6 +28,7 @@ class Serving:
     server: GrpcServer
     metrics: Address
     finish: Finish | None = None
+    hand_over: HandOver | None = None
 
     @property
     def address(self) -> str:
@@ -34,6 +38,8 @@ class Serving:
     async def drain(self, grace: float) -> None:
         """Take no new calls and finish what is under way within `grace` seconds; what is left is cut short (C43)."""
         await self.server.begin_drain()
+        if self.hand_over is not None:
+            await self.hand_over()
         if self.finish is not None:
             await self.finish(grace)
             grace = LAST_CALLS_SECONDS
@@ -48,6 +54,7 @@ async def serving(
     metrics_listen: str,
     registry: CollectorRegistry,
     finish: Finish | None = None,
+    hand_over: HandOver | None = None,
 ) -> AsyncIterator[Serving]:
     """Serve gRPC at `listen` and metrics at `metrics_listen` while the block lasts; port 0 takes a free one.
 
@@ -63,4 +70,4 @@ async def serving(
         exposition = await stack.enter_async_context(
             Exposition(registry, is_ready=lambda: not server.draining, host=metrics_at.host, port=metrics_at.port)
         )
-        yield Serving(server, exposition.address, finish)
+        yield Serving(server, exposition.address, finish, hand_over)

@@ -1,11 +1,14 @@
-"""Requests of runs, in the form in which they are kept."""
+"""Requests of runs, as messages and in the form in which they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from google.protobuf.message import Message
 
 from fanfold.model.step import AgentStepSpec
 from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.wire.batches import batches
 from fanfold.wire.step import spec_from_proto, spec_to_proto
 
 
@@ -15,6 +18,16 @@ def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
     for spec in specs:
         spec_to_proto(spec, batch.steps.add())
     return batch.SerializeToString()
+
+
+def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
+    """The messages that ask for a fan-out."""
+
+    def add(spec: AgentStepSpec, request: pb.RunRequest) -> Message:
+        return spec_to_proto(spec, request.steps.steps.add())
+
+    yield pb.RunRequest(open=opening)
+    yield from batches(specs, pb.RunRequest, add)
 
 
 def specs_from_bytes(data: bytes) -> list[AgentStepSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fanfold.errors import InvalidArgument
 from fanfold.model.run import (
     Budget,
     BudgetExhausted,
@@ -38,6 +39,14 @@ def detail_to_proto(detail: EventDetail) -> pb.EventDetail.ValueType:
 def detail_from_proto(number: pb.EventDetail.ValueType) -> EventDetail:
     """Which events to send; unset and unknown mean outcomes only."""
     return _DETAIL_FROM_PROTO.get(number, EventDetail.OUTCOMES)
+
+
+def state_from_proto(number: pb.RunState.ValueType) -> RunState:
+    """A state that was asked for. Raises InvalidArgument for what is none."""
+    state = _STATE_FROM_PROTO.get(number)
+    if state is None:
+        raise InvalidArgument.of_field("states", "must be states of a run")
+    return state
 
 
 def run_to_proto(run: Run, target: pb.Run | None = None) -> pb.Run:

@@ -1,0 +1,80 @@
+"""Calls that reach a coordinator which does not hold their run are passed on to the one that does (C19)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc.aio
+
+from coordinator.methods.callers import Context
+from fanfold.errors import Unavailable
+from fanfold.rpc.channels import open_channel
+from fanfold.rpc.status import from_rpc_error
+from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
+
+if TYPE_CHECKING:
+    from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+
+FORWARDED = "x-fanfold-forwarded"
+"""Metadata key of calls that were passed on; they are not passed on again."""
+
+MAX_CHANNELS = 16
+
+Metadata = tuple[tuple[str, str], ...]
+
+_METADATA: Metadata = ((FORWARDED, "1"),)
+
+
+class Forwarding:
+    """Keeps channels to other coordinators. An async context manager."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def stream(
+        self,
+        address: str,
+        context: Context,
+        call: Callable[[CoordinatorAsyncStub, Metadata], grpc.aio.Call],
+    ) -> AsyncGenerator[Any, None]:
+        """The responses of the call that `call` makes with a stub of the coordinator at `address`.
+
+        Raises:
+            FanfoldError: as that coordinator answers; Unavailable if it cannot be reached, or the call was passed on
+                before.
+        """
+        passed_on = call(await self._stub(address, context), _METADATA)
+        try:
+            async for response in passed_on:  # type: ignore[attr-defined]  # stubs do not tell streams apart here
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, address) from None
+        finally:
+            passed_on.cancel()
+
+    async def unary(self, address: str, context: Context, call: Callable[[CoordinatorAsyncStub, Metadata], Any]) -> Any:
+        """The response of such a call. Raises as `stream`."""
+        try:
+            return await call(await self._stub(address, context), _METADATA)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, address) from None
+
+    async def _stub(self, address: str, context: Context) -> CoordinatorAsyncStub:
+        if any(key == FORWARDED for key, _ in context.invocation_metadata() or ()):
+            raise Unavailable("the run is moving to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
+        if address not in self._channels:
+            while len(self._channels) >= MAX_CHANNELS:
+                await self._channels.pop(next(iter(self._channels))).close()
+            self._channels[address] = open_channel(address)
+        return CoordinatorStub(self._channels[address])

@@ -1,0 +1,337 @@
+"""Journaled runs over an executor of this process: what is kept, resumed, refused and taken over (C16 to C19)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from coordinator.combinators.runner import runner_of
+from coordinator.journal.journal import JournalFailed, KeptRun, Retention
+from coordinator.journal.memory import MemoryJournal
+from coordinator.placement.in_process import InProcessExecutor
+from coordinator.runs.durable import DurableRuns, HeldElsewhere, Reader, Waits
+from coordinator.runs.holding import Holding, Times
+from coordinator.runs.opening import Opening
+from coordinator.scope import Scope
+from fanfold.agent import AgentFailed
+from fanfold.background import background
+from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
+from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunState, RunStepEvent, StepChanged, WaitingChanged
+from fanfold.model.step import AgentStepSpec, StepEnded, StepStarted
+from fanfold.schema import SchemaValidator
+from fanfold.wire.run import event_from_bytes
+from support.mesh import until
+
+TIMES = Times(lease=1.0, renewal=0.2, claim=0.1, margin=0.3)
+WAITS = Waits(caller=0.6, take_over=5.0)
+DEADLINE = 20.0
+
+
+class Cut:
+    """A journal as one coordinator reaches it: `is_cut` makes every call fail."""
+
+    def __init__(self, shared: MemoryJournal) -> None:
+        self._shared = shared
+        self.is_cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._shared, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            await asyncio.sleep(0)
+            if self.is_cut:
+                raise JournalFailed
+            return await method(*arguments, **named)
+
+        return call
+
+
+@dataclass
+class Agents:
+    """The agents of these tests: what they did, and what they wait for."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    failing: set[str] = field(default_factory=set)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def work(self, spec: AgentStepSpec, _context: Any) -> str:
+        self.calls[spec.prompt] += 1
+        if spec.prompt in self.failing:
+            raise AgentFailed("not today")
+        return f"did {spec.prompt}"
+
+    async def wait(self, spec: AgentStepSpec, _context: Any) -> str:
+        self.calls[spec.prompt] += 1
+        await self.gate.wait()
+        return f"did {spec.prompt}"
+
+    def executor(self, validator: SchemaValidator) -> InProcessExecutor:
+        return InProcessExecutor({"work": self.work, "wait": self.wait}, validator, parallelism=4)
+
+
+@dataclass
+class Coordinator:
+    """One coordinator's durable runs, and its way to the journal."""
+
+    runs: DurableRuns
+    journal: Cut
+
+
+class World:
+    """Coordinators that share a journal and agents."""
+
+    def __init__(self, validator: SchemaValidator, stack: AsyncExitStack) -> None:
+        self.shared = MemoryJournal()
+        self.agents = Agents()
+        self._validator = validator
+        self._stack = stack
+
+    async def coordinator(self, name: str) -> Coordinator:
+        journal = Cut(self.shared)
+        holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
+        holding.address = name
+
+        async def adopt(_kept: KeptRun, _scope: Scope) -> None:
+            """Executions of this process end with the run that holds them."""
+
+        executor = self.agents.executor(self._validator)
+        runs = DurableRuns(holding, lambda _scope: runner_of(executor), adopt, WAITS)
+        await self._stack.enter_async_context(background(holding.keep(runs.resume)))
+        return Coordinator(runs, journal)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        validator = await stack.enter_async_context(SchemaValidator())
+        async with asyncio.timeout(DEADLINE):
+            yield World(validator, stack)
+
+
+def specs(*prompts: str, agent: str = "work") -> list[AgentStepSpec]:
+    return [AgentStepSpec(task_id=f"t{n}", agent=agent, description="d", prompt=p) for n, p in enumerate(prompts)]
+
+
+def opening(request_id: str = "", **fields: Any) -> Opening:
+    return Opening(owner="alice", workflow_id="audit", request_id=request_id, **fields)
+
+
+async def read_into(told: list[RunEvent], source: Reader) -> None:
+    while page := await source.read():
+        told += decoded(page)
+
+
+async def events_of(coordinator: Coordinator, asked: Opening, steps: Sequence[AgentStepSpec]) -> list[RunEvent]:
+    told: list[RunEvent] = []
+    async with coordinator.runs.parallel(asked, steps) as source:
+        await read_into(told, source)
+    return told
+
+
+def decoded(page: Sequence[bytes]) -> list[RunEvent]:
+    return [event for data in page if (event := event_from_bytes(data)) is not None]
+
+
+def outputs(told: Sequence[RunEvent]) -> dict[int, str]:
+    ended = [event for event in told if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded)]
+    assert len({event.index for event in ended}) == len(ended), "a step ended twice"
+    return {event.index: event.event.outcome.output for event in ended if isinstance(event.event, StepEnded)}
+
+
+def started(told: Sequence[RunEvent]) -> list[int]:
+    return [each.index for each in told if isinstance(each, RunStepEvent) and isinstance(each.event, StepStarted)]
+
+
+def end_of(told: Sequence[RunEvent]) -> RunEnded:
+    assert isinstance(told[-1], RunEnded)
+    return told[-1]
+
+
+@pytest.mark.contract("C16", "C18")
+async def test_a_finished_run_is_told_again_to_its_request_and_a_new_one_starts_afresh(world: World) -> None:
+    one = await world.coordinator("one")
+    first = await events_of(one, opening("r1", detail=EventDetail.LIFECYCLE), specs("a", "b"))
+    assert outputs(first) == {0: "did a", 1: "did b"}
+    assert end_of(first).run.state is RunState.COMPLETED
+    assert [event.sequence for event in first] == list(range(1, len(first) + 1))
+    again = await events_of(one, opening("r1", detail=EventDetail.LIFECYCLE), specs("a", "b"))
+    assert again == first
+    assert world.agents.calls == {"a": 1, "b": 1}
+    await events_of(one, opening("r2"), specs("a", "b"))
+    assert world.agents.calls == {"a": 2, "b": 2}
+
+
+@pytest.mark.contract("C18")
+async def test_a_request_id_cannot_be_used_for_other_work(world: World) -> None:
+    one = await world.coordinator("one")
+    await events_of(one, opening("r1"), specs("a"))
+    with pytest.raises(InvalidArgument, match="request_id"):
+        await events_of(one, opening("r1"), specs("b"))
+
+
+@pytest.mark.contract("C7", "C16", "F7")
+async def test_a_resume_runs_what_failed_what_changed_and_what_is_new_and_nothing_else(world: World) -> None:
+    one = await world.coordinator("one")
+    world.agents.failing = {"b"}
+    first = await events_of(one, opening("r1"), specs("a", "b", "c", "d"))
+    assert end_of(first).run.steps.failed == 1
+    world.agents.failing = set()
+    second = await events_of(one, opening("r2"), [*specs("a", "b", "changed"), *specs(*"uvwxe")[4:]])
+    assert world.agents.calls == {"a": 1, "b": 2, "c": 1, "d": 1, "changed": 1, "e": 1}
+    assert outputs(second) == {0: "did a", 1: "did b", 2: "did changed", 3: "did e"}
+    [changed] = [event for event in second if isinstance(event, StepChanged)]
+    assert (changed.key, "prompt" in changed.reason) == ("t2", True)
+    # All have succeeded: the checkpoint is gone, so a third run does everything anew.
+    await events_of(one, opening("r3"), specs("a"))
+    assert world.agents.calls["a"] == 2
+
+
+@pytest.mark.contract("C16")
+async def test_order_and_descriptions_may_change_without_a_step_running_again(world: World) -> None:
+    one = await world.coordinator("one")
+    world.agents.failing = {"c"}
+    steps = specs("a", "b", "c")
+    await events_of(one, opening("r1"), steps)
+    told = await events_of(one, opening("r2"), [steps[2], steps[1], steps[0]])
+    assert [outputs(told)[index] for index in (1, 2)] == ["did b", "did a"]
+    assert world.agents.calls == {"a": 1, "b": 1, "c": 2}
+
+
+@pytest.mark.contract("C18")
+async def test_a_workflow_has_one_holder_and_others_are_told_since_when(world: World) -> None:
+    one = await world.coordinator("one")
+    async with one.runs.parallel(opening("r1"), specs("a", agent="wait")) as source:
+        await source.read()
+        with pytest.raises(Aborted, match=r"held by run-\w+ since \d{4}-"):
+            await events_of(one, opening("r2"), specs("a"))
+        async with one.runs.parallel(Opening(owner="bob", workflow_id="audit"), specs("b")) as other:
+            assert await other.read()
+        world.agents.gate.set()
+
+
+@pytest.mark.contract("C18", "C28")
+async def test_the_same_request_takes_the_running_call_over_from_any_event_on(world: World) -> None:
+    one = await world.coordinator("one")
+    steps = [*specs("a"), *specs("x", "b", agent="wait")[1:]]
+    async with one.runs.parallel(opening("r1", detail=EventDetail.LIFECYCLE), steps) as source:
+        seen = decoded(await source.read())
+        while not outputs(seen):
+            seen += decoded(await source.read())
+        asked = opening("r1", detail=EventDetail.LIFECYCLE, from_sequence=seen[-1].sequence + 1)
+        rest = asyncio.ensure_future(events_of(one, asked, steps))
+        with pytest.raises(Aborted, match="took the run over"):
+            await read_into(seen, source)
+    world.agents.gate.set()
+    told = seen + [event for event in await rest if event.sequence > seen[-1].sequence]
+    assert [event.sequence for event in told] == list(range(1, len(told) + 1))
+    assert outputs(told) == {0: "did a", 1: "did b"}
+    assert world.agents.calls == {"a": 1, "b": 1}
+
+
+@pytest.mark.contract("C16", "C42", "F25")
+async def test_a_run_whose_caller_stays_away_begins_nothing_and_is_cancelled(world: World) -> None:
+    one = await world.coordinator("one")
+    async with one.runs.parallel(opening("r1"), specs(*"abcdefgh", agent="wait")) as source:
+        await source.read()
+        await until(lambda: len(world.agents.calls) == 4, "four steps run")
+        [run] = one.runs.holding
+    world.agents.gate.set()
+    reader = run.reader(0, EventDetail.LIFECYCLE)
+    told: list[RunEvent] = []
+    await read_into(told, reader)
+    assert len(world.agents.calls) == 4
+    assert "its caller, who is away" in {event.waiting_on for event in told if isinstance(event, WaitingChanged)}
+    assert end_of(told).run.state is RunState.CANCELLED
+    assert "did not come back" in end_of(told).run.reason
+    await events_of(one, opening("r1"), specs(*"abcdefgh"))
+    assert set(world.agents.calls) == set("abcdefgh")
+
+
+@pytest.mark.contract("C27")
+async def test_a_cancelled_run_keeps_the_first_reason_and_its_records(world: World) -> None:
+    one = await world.coordinator("one")
+    steps = [*specs("a"), *specs("x", "b", agent="wait")[1:]]
+    async with one.runs.parallel(opening("r1"), steps) as source:
+        told = decoded(await source.read())
+        while not outputs(told):
+            told += decoded(await source.read())
+        [run] = one.runs.holding
+        run.cancel("enough")
+        run.cancel("too late")
+        await read_into(told, source)
+    assert (end_of(told).run.state, end_of(told).run.reason) == (RunState.CANCELLED, "enough")
+    world.agents.gate.set()
+    await events_of(one, opening("r2"), steps)
+    assert world.agents.calls == {"a": 1, "b": 2}
+
+
+@pytest.mark.contract("C19", "F5", "F6")
+async def test_a_coordinator_cut_from_the_journal_stops_and_another_goes_on(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    steps = [*specs("a", "b"), *specs("x", "y", "c", "d", agent="wait")[2:]]
+    asked = opening("r1", detail=EventDetail.LIFECYCLE)
+    seen: list[RunEvent] = []
+    async with one.runs.parallel(asked, steps) as source:
+        while len(outputs(seen)) < 2 or len(world.agents.calls) < 4:
+            seen += decoded(await source.read())
+        one.journal.is_cut = True
+        with pytest.raises((JournalFailed, Aborted, Unavailable)):
+            await read_into(seen, source)
+    await until(lambda: not [*one.runs.holding], "nothing of it is left there")
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
+    world.agents.gate.set()
+    again = opening("r1", detail=EventDetail.LIFECYCLE, from_sequence=seen[-1].sequence + 1)
+    told = seen + await events_of(two, again, steps)
+    assert [event.sequence for event in told] == list(range(1, len(told) + 1))
+    assert outputs(told) == {0: "did a", 1: "did b", 2: "did c", 3: "did d"}
+    assert (world.agents.calls["a"], world.agents.calls["b"]) == (1, 1)
+    started = Counter(
+        event.index for event in told if isinstance(event, RunStepEvent) and isinstance(event.event, StepStarted)
+    )
+    assert set(started.values()) == {1}
+
+
+@pytest.mark.contract("C19", "C43")
+async def test_a_coordinator_that_leaves_hands_its_runs_over_at_once(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    steps = specs("a", "b", agent="wait")
+    async with one.runs.parallel(opening("r1"), steps) as source:
+        await source.read()
+        await until(lambda: len(world.agents.calls) == 2, "both run")
+        began = asyncio.get_running_loop().time()
+        await one.runs.holding.hand_over()
+        with pytest.raises(Unavailable, match="moves to another"):
+            await read_into([], source)
+    with pytest.raises(Unavailable, match="about to stop"):
+        await events_of(one, opening("r9"), steps)
+    await until(lambda: len(list(two.runs.holding)) == 1, "the other has it")
+    assert asyncio.get_running_loop().time() - began < TIMES.lease
+    world.agents.gate.set()
+    assert outputs(await events_of(two, opening("r1"), steps)) == {0: "did a", 1: "did b"}
+
+
+@pytest.mark.contract("C19")
+async def test_a_call_that_reaches_another_coordinator_is_told_where_the_run_is(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    async with one.runs.parallel(opening("r1"), specs("a", agent="wait")) as source:
+        await source.read()
+        with pytest.raises(HeldElsewhere) as caught:
+            await events_of(two, opening("r1"), specs("a", agent="wait"))
+        assert caught.value.address == "one"
+        world.agents.gate.set()
+
+
+async def test_a_run_as_before_needs_one_before(world: World) -> None:
+    one = await world.coordinator("one")
+    with pytest.raises(NotFound):
+        await one.runs.specs_as_before("alice", "audit")
+    await events_of(one, opening("r1"), specs("a", "b"))
+    assert await one.runs.specs_as_before("alice", "audit") == specs("a", "b")
+    with pytest.raises(NotFound):
+        await one.runs.specs_as_before("bob", "audit")
