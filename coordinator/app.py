@@ -16,6 +16,7 @@ from coordinator.methods.forwarding import Forwarding
 from coordinator.metrics import NodeCollector
 from coordinator.placement.discovery import follow_dns, follow_static
 from coordinator.placement.mesh import Mesh, Retries
+from coordinator.placement.node import Leases
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs.checks import RequestChecks
@@ -47,7 +48,9 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         sources = config.nodes
         dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence)
         certainty = sources.lease + sources.lease_grace + sources.lease_margin
-        nodes = Nodes(dialer, redial_delay=sources.redial_delay, certainty=certainty)
+        nodes = Nodes(
+            dialer, redial_delay=sources.redial_delay, leases=Leases(lease=sources.lease, certainty=certainty)
+        )
         await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
         checks = RequestChecks(validator, config.limits)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coordinator.pace import Pace
 from coordinator.waiting import Waiting
+
+if TYPE_CHECKING:
+    from coordinator.placement.adoption import AdoptedExecution
 
 Acknowledge = Callable[[], None]
 """Tells a node that an ending need not be kept for us any more."""
@@ -63,5 +66,5 @@ class Scope:
     hold: Hold = field(default_factory=Hold)
     use_node: Callable[[str], Awaitable[None]] = _no_matter
     receipts: Receipts | None = None
-    adopted: dict[str, Any] = field(default_factory=dict)
+    adopted: dict[str, AdoptedExecution] = field(default_factory=dict)
     pace: Pace = field(default_factory=Pace)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from executor_node.executions import Executions
+from executor_node.held import Endings, Held
 from executor_node.lease import Lease
-from executor_node.link import CoordinatorLink, Update, Word
+from executor_node.link import CoordinatorLink, Word
 from fanfold.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.step import (
     FailureCode,
@@ -22,13 +23,16 @@ from fanfold.model.step import (
     StepStarted,
 )
 from fanfold.parts import Piece, TextField
-from fanfold.ports import ExecutionStart, Rejection, RejectionReason
+from fanfold.ports import ExecutionStart, Rejection, RejectionReason, RunAdopted
 
 if TYPE_CHECKING:
     from executor_node.links import Links
 
 RETRY_DELAY = 0.1
 """Seconds after which the node may be asked again, unless it knows better."""
+
+WORK_LASTS_SECONDS = 2.0
+"""How long a coordinator counts as one that has work here after it last asked for something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +66,21 @@ class Holder:
         self._link: CoordinatorLink | None = None
         self._lease = Lease(self._lease_ended)
         self._forget_timer: asyncio.TimerHandle | None = None
-        self._running: dict[str, _Running] = {}
-        self._expired: set[str] = set()
-        """Executions that are being stopped because the lease has ended."""
-        self._unacknowledged: OrderedDict[str, Update] = OrderedDict()
-        self._unacknowledged_characters = 0
+        self._running: dict[str, Held] = {}
+        self._endings = Endings()
+        self._loop = asyncio.get_running_loop()
+        self._has_work_until = 0.0
 
     @property
     def held(self) -> list[str]:
         """The executions that run, and those whose ending was not acknowledged."""
-        return [*self._running, *(each for each in self._unacknowledged if each not in self._running)]
+        return [*self._running, *(each.execution_id for each in self._endings)]
+
+    def has_work(self) -> bool:
+        """Whether it runs something here, or wanted to a moment ago."""
+        return bool(self._running) or self._loop.time() < self._has_work_until
+
+    # Its links.
 
     def open(self, link: CoordinatorLink, lease: float) -> None:
         """Tell what is to be told over a new link, at first the endings that were not acknowledged.
@@ -85,26 +94,26 @@ class Holder:
             self._link.end(superseded())
         self._link = link
         self._lease.begin(lease)
-        for running in self._running.values():
-            running.progress_credit = link.progress_window
+        for held in self._running.values():
+            held.progress_credit = link.progress_window
         if self._forget_timer is not None:
             self._forget_timer.cancel()
             self._forget_timer = None
         if lease == 0:
             self._stop_all("its coordinator's link was made anew")
-        for update in self._unacknowledged.values():
-            link.words.push(update)
+        for held in self._endings:
+            self._tell_again(held)
 
     def closed(self, link: CoordinatorLink) -> None:
         """A link's stream has ended."""
         if self._link is not link:
             return
         self._link = None
-        self._drop_oldest()
+        self._endings.drop_oldest(self._keeping.characters)
         if self._lease.seconds == 0:
             self._stop_all("its coordinator's link ended")
         keep = max(self._keeping.seconds, self._lease.seconds) if self.held else 0.0
-        self._forget_timer = asyncio.get_running_loop().call_later(keep, self._forget)
+        self._forget_timer = self._loop.call_later(keep, self._forget)
 
     def renew(self) -> None:
         """The coordinator was heard."""
@@ -112,9 +121,8 @@ class Holder:
 
     def acknowledge(self, execution_id: str) -> None:
         """The coordinator has the ending of this execution."""
-        update = self._unacknowledged.pop(execution_id, None)
-        if update is not None:
-            self._unacknowledged_characters -= _characters(update)
+        if execution_id in self._endings:
+            self._endings.remove(execution_id)
             if self._link is not None:
                 self._link.discard(execution_id)
 
@@ -125,30 +133,32 @@ class Holder:
 
     def credit(self, execution_id: str, progress_events: int) -> None:
         """The coordinator takes so many more progress events of an execution."""
-        running = self._running.get(execution_id)
-        if running is not None and running.progress_credit is not None:
-            running.progress_credit += progress_events
+        held = self._running.get(execution_id)
+        if held is not None and held.progress_credit is not None:
+            held.progress_credit += progress_events
+
+    # What it wants to be run.
 
     def start(self, start: ExecutionStart) -> None:
         """Run an execution, or say why not (C10). One that is held already is left as it is."""
-        execution_id = start.execution_id
-        if execution_id in self._running or self._has_ended(execution_id):
+        if self._is_held(start.execution_id):
             return
-        running = _Running(self._tell, start, None if self._link is None else self._link.progress_window)
-        self._running[execution_id] = running
-        rejection = self._refusal(start, lambda: self._executions.start(execution_id, start.spec, running.listen))
+        held = Held(self, start)
+        held.progress_credit = None if self._link is None else self._link.progress_window
+        self._running[start.execution_id] = held
+        rejection = self._refusal(start, lambda: self._executions.start(start.execution_id, start.spec, held.tell))
         if rejection is not None:
-            self._running.pop(execution_id, None)
-            self._end((execution_id, rejection))
+            self._running.pop(start.execution_id, None)
+            self._end(held, rejection)
 
     def expect(self, link: CoordinatorLink, start: ExecutionStart, sizes: Mapping[TextField, int]) -> None:
         """Have the texts of a start come and then run it, or say why not."""
         execution_id = start.execution_id
-        if execution_id in self._running or execution_id in link.arrivals or self._has_ended(execution_id):
+        if execution_id in link.arrivals or self._is_held(execution_id):
             return
         rejection = self._refusal(start, lambda: self._executions.reserve(execution_id, start.spec.agent))
         if rejection is not None:
-            self._end((execution_id, rejection))
+            self._end(Held(self, start), rejection)
             return
         try:
             link.arrivals.expect(start, sizes)
@@ -165,43 +175,50 @@ class Holder:
             if start is not None:
                 self.start(start)
 
-    def fail(
-        self, execution_id: str, task_id: str, agent: str, message: str, code: FailureCode = FailureCode.INTERNAL
-    ) -> None:
+    def fail(self, start: ExecutionStart, message: str, code: FailureCode = FailureCode.INTERNAL) -> None:
         """End an execution that cannot even be started, because what was sent is no step, or is not wanted any more."""
-        if execution_id in self._running or self._has_ended(execution_id):
+        if self._is_held(start.execution_id):
             return
-        now = datetime.now(UTC)
+        held, task_id, now = Held(self, start), start.spec.task_id, datetime.now(UTC)
         failure = StepFailure(code=code, message=message)
-        outcome = StepOutcome(task_id=task_id, agent=agent, success=False, failure=failure, ended_at=now)
-        self.say((execution_id, StepStarted(task_id=task_id, time=now)))
-        self._end((execution_id, StepEnded(task_id=task_id, time=now, outcome=outcome)))
+        outcome = StepOutcome(task_id=task_id, agent=start.spec.agent, success=False, failure=failure, ended_at=now)
+        self.tell(held, StepStarted(task_id=task_id, time=now))
+        self._end(held, StepEnded(task_id=task_id, time=now, outcome=outcome))
 
-    def cancel(self, execution_id: str, reason: str) -> None:
-        """Stop an execution of this coordinator; what it does not run is none of its business."""
-        if execution_id in self._running:
-            self._executions.cancel(execution_id, reason)
+    def cancel(self, execution_id: str, reason: str, delay: float = 0.0) -> None:
+        """Stop an execution of this coordinator, in `delay` seconds unless it is adopted before.
+
+        What it does not hold is none of its business.
+        """
+        held = self._running.get(execution_id)
+        if held is not None:
+            held.go_on()
+            if delay > 0:
+                held.stop_timer = self._loop.call_later(delay, self._executions.cancel, execution_id, reason)
+            else:
+                self._executions.cancel(execution_id, reason)
         elif self._link is not None and (start := self._link.arrivals.discard(execution_id)) is not None:
-            self.fail(execution_id, start.spec.task_id, start.spec.agent, reason, FailureCode.CANCELLED)
+            self.fail(start, reason, FailureCode.CANCELLED)
 
     def _fail_arrival(self, link: CoordinatorLink, execution_id: str, error: InvalidArgument) -> None:
         start = link.arrivals.discard(execution_id)
         if start is not None:
-            self.fail(execution_id, start.spec.task_id, start.spec.agent, not_a_step(error))
+            self.fail(start, not_a_step(error))
 
-    def _has_ended(self, execution_id: str) -> bool:
-        """Whether its outcome is known. One that was only rejected may be asked for again."""
-        update = self._unacknowledged.get(execution_id)
-        if update is not None and isinstance(update[1], Rejection):
+    def _is_held(self, execution_id: str) -> bool:
+        """Whether it runs, or its outcome is known. One that was only rejected may be asked for again."""
+        ended = self._endings.get(execution_id)
+        if ended is not None and ended.was_rejected:
             self.acknowledge(execution_id)
             return False
-        return update is not None
+        return ended is not None or execution_id in self._running
 
     def _refusal(self, start: ExecutionStart, take: Callable[[], None]) -> Rejection | None:
         """Why the node does not take an execution; it is tried with `take`."""
         if self._links.is_stale(start.run_id, start.epoch):
             return Rejection(reason=RejectionReason.STALE_EPOCH)
-        if self._unacknowledged_characters > self._keeping.characters:
+        self._note_work(WORK_LASTS_SECONDS)
+        if self._endings.characters > self._keeping.characters:
             return Rejection(reason=RejectionReason.FULL, retry_delay=RETRY_DELAY)
         try:
             take()
@@ -209,20 +226,66 @@ class Holder:
             # Another coordinator's, or one that is still being stopped. It is free again soon.
             return Rejection(reason=RejectionReason.FULL, retry_delay=RETRY_DELAY)
         except ResourceExhausted as error:
-            return Rejection(reason=RejectionReason.FULL, retry_delay=error.retry_delay or RETRY_DELAY)
+            delay = error.retry_delay or RETRY_DELAY
+            self._note_work(WORK_LASTS_SECONDS + delay)
+            return Rejection(reason=RejectionReason.FULL, retry_delay=delay)
         except Unavailable:
             return Rejection(reason=RejectionReason.DRAINING)
         except NotFound:
             return Rejection(reason=RejectionReason.AGENT_NOT_OFFERED)
         return None
 
-    def _tell(self, running: _Running, event: StepEvent) -> None:
-        execution_id = running.execution_id
+    def _note_work(self, seconds: float) -> None:
+        self._has_work_until = max(self._has_work_until, self._loop.time() + seconds)
+
+    # Executions that change their holder.
+
+    def hand_over(self, run_id: str, heir: Holder) -> None:
+        """Give the heir all that is held of a run; this coordinator is told that it has lost it (C19, F5)."""
+        for held in self._of_run(run_id):
+            self._running.pop(held.execution_id, None)
+            self.acknowledge(held.execution_id)
+            self.say((held.execution_id, Rejection(reason=RejectionReason.STALE_EPOCH)))
+            heir.take(held)
+
+    def take(self, held: Held) -> None:
+        """Hold what was another's."""
+        held.holder = self
+        if held.ending is None:
+            self._running[held.execution_id] = held
+        else:
+            self._endings.add(held)
+
+    def tell_adopted(self, run_id: str, epoch: int, *, stale: bool) -> None:
+        """Answer an adoption, and tell again what is known of each execution."""
+        mine = [] if stale else self._of_run(run_id)
+        ended = frozenset(held.execution_id for held in mine if held.ending is not None)
+        running = frozenset(held.execution_id for held in mine if held.ending is None)
+        self.say(RunAdopted(run_id=run_id, epoch=epoch, running=running, ended=ended, stale=stale))
+        for held in mine:
+            held.go_on()
+            held.progress_credit = None if self._link is None else self._link.progress_window
+            self._tell_again(held)
+
+    def _of_run(self, run_id: str) -> list[Held]:
+        """What is held of a run. What was rejected was never here."""
+        every = itertools.chain(self._running.values(), self._endings)
+        return [held for held in every if held.run_id == run_id and not held.was_rejected]
+
+    # What becomes of its executions.
+
+    def tell(self, held: Held, event: StepEvent) -> None:
+        """Something happened to an execution of this coordinator."""
         if isinstance(event, StepEnded):
-            self._running.pop(execution_id, None)
-            self._end((execution_id, self._handed_back(event) or self._as_lost(execution_id, event)))
-        elif isinstance(event, StepStarted) or (running.progress and self._has_room() and running.may_tell()):
-            self.say((execution_id, event))
+            self._running.pop(held.execution_id, None)
+            held.go_on()
+            self._end(held, self._handed_back(event) or _as_lost(held, event))
+            return
+        if isinstance(event, StepStarted):
+            held.started = event
+        elif not self._has_room() or not held.may_tell_progress():
+            return
+        self.say((held.execution_id, event))
 
     def _handed_back(self, event: StepEnded) -> Rejection | None:
         """What a draining node has stopped is handed back, so that it costs the step no attempt (C43)."""
@@ -231,34 +294,27 @@ class Holder:
             return Rejection(reason=RejectionReason.DRAINING)
         return None
 
-    def _as_lost(self, execution_id: str, event: StepEnded) -> StepEnded:
-        """What ended with its lease was not cancelled by anybody: it is lost, and may be tried again."""
-        if execution_id not in self._expired:
-            return event
-        self._expired.discard(execution_id)
-        outcome = event.outcome
-        if outcome.failure is None or outcome.failure.code is not FailureCode.CANCELLED:
-            return event
-        failure = StepFailure(code=FailureCode.NODE_LOST, message=outcome.failure.message, retryable=True)
-        return replace(event, outcome=replace(outcome, failure=failure))
-
-    def _end(self, update: Update) -> None:
-        self._unacknowledged[update[0]] = update
-        self._unacknowledged_characters += _characters(update)
+    def _end(self, held: Held, ending: StepEnded | Rejection) -> None:
+        held.ending = ending
+        self._endings.add(held)
         if self._link is None:
-            self._drop_oldest()
+            self._endings.drop_oldest(self._keeping.characters)
         else:
-            self.say(update)
+            self.say((held.execution_id, ending))
 
-    def _drop_oldest(self) -> None:
-        while self._unacknowledged_characters > self._keeping.characters and len(self._unacknowledged) > 1:
-            self.acknowledge(next(iter(self._unacknowledged)))
+    def _tell_again(self, held: Held) -> None:
+        word = held.ending or held.started
+        if word is not None:
+            self.say((held.execution_id, word))
 
     def _has_room(self) -> bool:
         return self._link is not None and self._link.words.has_room()
 
+    # Its end.
+
     def _lease_ended(self) -> None:
-        self._expired |= set(self._running)
+        for held in self._running.values():
+            held.has_expired = True
         self._stop_all("its coordinator was not heard for the time of its lease")
         if self._link is not None:
             self._link.end(Unavailable("nothing was heard from the coordinator for the time of its lease"))
@@ -269,37 +325,10 @@ class Holder:
 
     def _forget(self) -> None:
         if self._running:  # still being stopped
-            self._forget_timer = asyncio.get_running_loop().call_later(RETRY_DELAY, self._forget)
+            self._forget_timer = self._loop.call_later(RETRY_DELAY, self._forget)
             return
         self._lease.stop()
         self._links.forget(self)
-
-
-class _Running:
-    """An execution that runs, and how much of its progress may be told; None is no bound."""
-
-    __slots__ = ("_tell", "execution_id", "progress", "progress_credit")
-
-    def __init__(
-        self, tell: Callable[[_Running, StepEvent], None], start: ExecutionStart, progress_credit: int | None
-    ) -> None:
-        self._tell = tell
-        self.execution_id = start.execution_id
-        self.progress = start.progress
-        self.progress_credit = progress_credit
-
-    def listen(self, event: StepEvent) -> None:
-        """Take an event of the execution."""
-        self._tell(self, event)
-
-    def may_tell(self) -> bool:
-        """Whether there is credit for one more progress event, which is then used."""
-        if self.progress_credit is None:
-            return True
-        if self.progress_credit == 0:
-            return False
-        self.progress_credit -= 1
-        return True
 
 
 def not_a_step(error: InvalidArgument) -> str:
@@ -312,6 +341,10 @@ def superseded() -> FailedPrecondition:
     return FailedPrecondition("a newer link of the same coordinator is up", reason="LINK_SUPERSEDED")
 
 
-def _characters(update: Update) -> int:
-    _, what = update
-    return len(what.outcome.output) if isinstance(what, StepEnded) else 0
+def _as_lost(held: Held, event: StepEnded) -> StepEnded:
+    """What ended with its lease was not cancelled by anybody: it is lost, and may be tried again."""
+    outcome = event.outcome
+    if not held.has_expired or outcome.failure is None or outcome.failure.code is not FailureCode.CANCELLED:
+        return event
+    failure = StepFailure(code=FailureCode.NODE_LOST, message=outcome.failure.message, retryable=True)
+    return replace(event, outcome=replace(outcome, failure=failure))

@@ -11,7 +11,7 @@ from fanfold.feed import Feed
 from fanfold.model.node import NodeStatus
 from fanfold.model.step import StepEvent
 from fanfold.parts import Outbox, Piece, Texts
-from fanfold.ports import Rejection
+from fanfold.ports import Rejection, RunAdopted
 
 if TYPE_CHECKING:
     from executor_node.holder import Holder
@@ -27,7 +27,7 @@ class Credit(NamedTuple):
     part_bytes: int
 
 
-Word = Update | Piece | Credit | NodeStatus
+Word = Update | Piece | Credit | NodeStatus | RunAdopted
 """What a node says on a link."""
 
 

@@ -13,12 +13,13 @@ from executor_node.links import Links
 from fanfold.background import background
 from fanfold.errors import InvalidArgument
 from fanfold.model.node import Node, NodeStatus
+from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_spec
 from fanfold.parts import LINK_TEXT_BYTES, LINK_WHOLE_BYTES, LargeTexts, Piece
-from fanfold.ports import Rejection
+from fanfold.ports import ExecutionStart, Rejection, RunAdopted
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS, batches
-from fanfold.wire.link import rejection_into, start_from_proto
+from fanfold.wire.link import adopted_into, rejection_into, start_from_proto
 from fanfold.wire.node import node_to_proto, status_to_proto
 from fanfold.wire.parts import follows_from_proto, follows_into, piece_from_proto, piece_to_proto, within
 from fanfold.wire.step import event_to_proto
@@ -54,7 +55,7 @@ async def serve_link(
     try:
         node, held = node_to_proto(describe()), link.holder.held
         yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node, held_executions=held, takes_parts=True))
-        async with background(_hear(requests, link), _tell_status(link, describe)):
+        async with background(_hear(requests, link, links), _tell_status(link, links)):
             while words := await link.words.read():
                 for response in _responses(words, link):
                     yield response
@@ -65,22 +66,24 @@ async def serve_link(
         link.close()
 
 
-async def _tell_status(link: CoordinatorLink, describe: Callable[[], Node]) -> None:
+async def _tell_status(link: CoordinatorLink, links: Links) -> None:
     while True:
         await asyncio.sleep(STATUS_INTERVAL)
-        link.words.push(describe().status)
+        link.words.push(links.status_for(link.holder))
 
 
-async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink) -> None:
+async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink, links: Links) -> None:
     holder = link.holder
     async for request in requests:
         if link.words.is_closed:
             return
         holder.renew()
+        for adoption in request.adoptions:
+            links.adopt(holder, adoption.run_id, adoption.epoch)
         for execution_id in request.acknowledged:
             holder.acknowledge(execution_id)
         for cancel in request.cancels:
-            holder.cancel(cancel.execution_id, cancel.reason)
+            holder.cancel(cancel.execution_id, cancel.reason, seconds_from_proto(cancel.delay))
         for credit in request.credits:
             link.credit(credit.execution_id, credit.part_bytes)
             holder.credit(credit.execution_id, credit.progress_events)
@@ -104,7 +107,7 @@ def _start(message: pb.StartExecution, link: CoordinatorLink) -> None:
         if not sizes:
             parse_spec(start.spec)
     except InvalidArgument as error:
-        link.holder.fail(message.execution_id, message.step.task_id, message.step.agent, not_a_step(error))
+        link.holder.fail(_unreadable(message), not_a_step(error))
     else:
         if sizes:
             link.holder.expect(link, start, sizes)
@@ -112,8 +115,16 @@ def _start(message: pb.StartExecution, link: CoordinatorLink) -> None:
             link.holder.start(start)
 
 
+def _unreadable(message: pb.StartExecution) -> ExecutionStart:
+    """As much of a start as can be read for certain."""
+    spec = AgentStepSpec(task_id=message.step.task_id, agent=message.step.agent, description="", prompt="")
+    return ExecutionStart(
+        execution_id=message.execution_id, run_id=message.run_id, epoch=message.epoch, spec=spec, progress=False
+    )
+
+
 def _responses(words: Sequence[Word], link: CoordinatorLink) -> Iterator[pb.LinkResponse]:
-    """Messages for all words: the latest status and credit before all else, and what is fat after it."""
+    """Messages for all words: the latest status and what is as small before all else, and what is fat after it."""
     urgent, updates, pieces = pb.LinkResponse(), [], []
     for word in words:
         if isinstance(word, Credit):
@@ -122,6 +133,8 @@ def _responses(words: Sequence[Word], link: CoordinatorLink) -> Iterator[pb.Link
             pieces.append(piece_to_proto(word))
         elif isinstance(word, NodeStatus):
             urgent.status.CopyFrom(status_to_proto(word))
+        elif isinstance(word, RunAdopted):
+            adopted_into(word, urgent.adopted.add())
         else:
             updates.append(word)
     if urgent.ByteSize():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from executor_node.executions import Executions
 from executor_node.holder import DEFAULT_KEEPING, Holder, Keeping
 from executor_node.link import CoordinatorLink
+from fanfold.model.node import NodeStatus
 
 MAX_RUNS_REMEMBERED = 10_000
 """Runs whose epoch is kept, to refuse older ones; the longest unheard of are forgotten first."""
@@ -52,10 +54,24 @@ class Links:
         if self._holders.get(holder.coordinator) is holder:
             del self._holders[holder.coordinator]
 
+    def adopt(self, heir: Holder, run_id: str, epoch: int) -> None:
+        """Make what is held of a run the heir's, whoever's it was, and tell it; unless a newer epoch is known (C19)."""
+        stale = self.is_stale(run_id, epoch)
+        if not stale:
+            for holder in self._holders.values():
+                if holder is not heir:
+                    holder.hand_over(run_id, heir)
+        heir.tell_adopted(run_id, epoch, stale=stale)
+
+    def status_for(self, holder: Holder) -> NodeStatus:
+        """How the node fares, and how many coordinators share it."""
+        sharing = sum(each is holder or each.has_work() for each in self._holders.values())
+        return replace(self._executions.status(), coordinators=sharing)
+
     def tell_status(self) -> None:
         """Tell every coordinator at once how the node fares now."""
         for holder in self._holders.values():
-            holder.say(self._executions.status())
+            holder.say(self.status_for(holder))
 
     def is_stale(self, run_id: str, epoch: int) -> bool:
         """Whether a newer epoch of the run has been heard of; remembers this one if not."""

@@ -62,6 +62,20 @@ class Rejection:
     retry_delay: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAdopted:
+    """A node's answer to an adoption: the run's executions that it holds, which are the asker's from now on.
+
+    With `stale` there are none: the run has moved on to an epoch newer than the one that was asked with.
+    """
+
+    run_id: str
+    epoch: int
+    running: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    stale: bool = False
+
+
 class NodeLink(Protocol):
     """The live link to one node. Its methods gather messages and never wait."""
 
@@ -69,19 +83,23 @@ class NodeLink(Protocol):
         """Ask the node to run an execution."""
         ...
 
-    def cancel(self, execution_id: str, reason: str) -> bool:
-        """Ask the node to stop an execution; its `ended` still comes.
+    def cancel(self, execution_id: str, reason: str, delay: float = 0.0) -> bool:
+        """Ask the node to stop an execution, in `delay` seconds unless it is adopted before; its `ended` still comes.
 
         False when its start had not left yet: it never will, and nothing comes.
         """
         ...
 
-    def want(self, execution_id: str) -> None:
-        """Have the ending of an execution come that the node withholds because its texts are large."""
+    def adopt(self, run_id: str, epoch: int) -> None:
+        """Ask the node to make all that it holds of a run this coordinator's; it answers with `run_adopted` (C19)."""
         ...
 
-    def drop(self, execution_id: str) -> None:
-        """The ending that the node withholds is not wanted any more."""
+    def acknowledge(self, execution_id: str) -> None:
+        """Tell the node that it need not keep the ending of an execution any longer, nor have it come."""
+        ...
+
+    def want(self, execution_id: str) -> None:
+        """Have the ending of an execution come that the node withholds because its texts are large."""
         ...
 
     def unsent(self) -> list[str]:
@@ -107,12 +125,19 @@ class LinkListener(Protocol):
         """How the node fares now; about once a second."""
         ...
 
+    def run_adopted(self, adopted: RunAdopted) -> None:
+        """A run's executions are this coordinator's now; comes before anything else of them."""
+        ...
+
     def execution_event(self, execution_id: str, event: StepEvent) -> None:
-        """Something happened to an execution; nothing comes after `StepEnded`."""
+        """Something happened to an execution; nothing comes after `StepEnded`.
+
+        The node keeps that until it is acknowledged, and tells it again over each new link.
+        """
         ...
 
     def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
-        """The node did not take an execution; nothing comes after."""
+        """The node did not take an execution, or it has become another coordinator's; nothing comes after."""
         ...
 
     def execution_withheld(self, execution_id: str, size: int) -> None:

@@ -6,10 +6,13 @@ import asyncio
 import itertools
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from coordinator.combinators.runner import StepKey
 from coordinator.life import StepLife, failed
-from coordinator.placement.node import Ending, Execution, KnownNode, Lost
+from coordinator.placement.adoption import AdoptedExecution, was_cancelled
+from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
+from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
 from coordinator.scope import Scope
@@ -28,8 +31,6 @@ from fanfold.model.step import (
 from fanfold.ports import ExecutionStart, OnStepEvent, Rejection, RejectionReason
 from fanfold.schema import SchemaValidator
 from fanfold.schema.structured import structured_value
-
-FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,8 @@ class MeshExecutor:
     def __init__(self, mesh: Mesh, scope: Scope) -> None:
         self._mesh = mesh
         self._scope = scope
+        self._noted: set[str] = set()
+        self._noting: dict[str, asyncio.Lock] = {}
 
     def concurrency_hint(self) -> int:
         """Sum of the live nodes' hints; moves as nodes come and go (C10)."""
@@ -84,21 +87,41 @@ class MeshExecutor:
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step on whichever node takes it, again where its policy allows (StepRunner, C6)."""
         with self._scope.waiting.step():
-            return await self._run_to_end(key, spec, StepLife(spec, on_event))
+            try:
+                return await self._run_to_end(key, spec, StepLife(spec, on_event))
+            except BaseException:
+                if not self._scope.hold.is_given_up:
+                    self._forget_endings(key.name)  # nobody will hear of the outcome
+                raise
 
     async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
-        attempt = _Attempt(spec.task_id, 1, life)
+        adopted = self._scope.adopted.pop(key.name, None)
+        attempt = _Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
+        outcome = await self._go_on(adopted, spec, attempt) if adopted else None
         while True:
-            outcome = await self._run_attempt(key, spec, attempt)
+            if outcome is None:
+                outcome = await self._run_attempt(key, spec, attempt)
             failure = outcome.failure
             if failure is None or not failure.retryable or attempt.number >= spec.policy.max_attempts:
                 return life.end(attempt.in_all(outcome))
             if outcome.attempts == 0:
                 return life.end(attempt.in_all(outcome))  # it could not be placed, however long it was tried
+            self._forget_endings(key.name)
             pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
             with self._scope.waiting.on("another attempt, after a pause"):
                 await asyncio.sleep(pause)
-            attempt = attempt.next(attempt.in_all(outcome))
+            attempt, outcome = attempt.next(attempt.in_all(outcome)), None
+
+    async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome | None:
+        """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
+        node, execution = adopted.node, adopted.execution
+        execution.attend(attempt.tell, self._scope)
+        await self._wait(node, execution)
+        ending = await self._ending_of(execution, node, adopted.name.key)
+        if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
+            self._forget_endings(adopted.name.key)
+            return None
+        return await self._accept(spec, node.node.name, ending)
 
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
@@ -106,11 +129,13 @@ class MeshExecutor:
             node = await self._mesh.queue.acquire(spec, self._scope)
             if isinstance(node, StepFailure):
                 return replace(failed(spec, node.code, node.message), failure=node)
+            name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name)
             try:
-                execution = await self._run_on(node, key, spec, attempt, placement)
+                await self._note(node)
+                execution = await self._run_on(node, name, spec, attempt)
             finally:
                 self._mesh.queue.release(node)
-            ending = execution.ending or await self._take_ending(node, execution)
+            ending = await self._ending_of(execution, node, key.name)
             if not isinstance(ending, Rejection):
                 return await self._accept(spec, node.node.name, ending)
             if ending.reason is RejectionReason.STALE_EPOCH:
@@ -119,29 +144,44 @@ class MeshExecutor:
                 self._mesh.queue.retry_when_not_full(node)
         raise AssertionError("unreachable")
 
-    async def _run_on(
-        self, node: KnownNode, key: StepKey, spec: AgentStepSpec, attempt: _Attempt, placement: int
-    ) -> Execution:
+    async def _note(self, node: KnownNode) -> None:
+        """Have it noted that the run's steps may be on this node, before any of them is (C19)."""
+        while (name := node.node.name) not in self._noted:  # another node may answer there meanwhile
+            async with self._noting.setdefault(name, asyncio.Lock()):
+                if name not in self._noted:
+                    await self._scope.use_node(name)
+                    self._noted.add(name)
+
+    async def _run_on(self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: _Attempt) -> Execution:
         """Run an execution until it has left the node, or the node withholds its ending."""
         start = ExecutionStart(
-            # By key, as two items of a pipeline may have the same task id. A placement that was handed back is another
-            # execution than the one that follows it.
-            execution_id=f"{self._scope.run_id}/{key.name}/{attempt.number}.{placement}",
+            execution_id=name.id_in(self._scope.run_id),
             run_id=self._scope.run_id,
-            epoch=FIRST_EPOCH,
+            epoch=self._scope.epoch,
             spec=spec,
             progress=self._scope.progress,
         )
         execution = node.execute(start, attempt.tell, self._scope)
+        await self._wait(node, execution)
+        return execution
+
+    async def _wait(self, node: KnownNode, execution: Execution) -> None:
         try:
             await execution.wait()
         except asyncio.CancelledError:
-            node.cancel(execution, "the run was cancelled")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._mesh.cancel_wait):
-                    await execution.wait()
+            self._part_with(node, execution)
+            if not self._scope.hold.is_given_up:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._mesh.cancel_wait):
+                        await execution.wait()
             raise
-        return execution
+
+    async def _ending_of(self, execution: Execution, node: KnownNode, key: str) -> Ending:
+        """How an execution left its node, which keeps an outcome until it is durable, if it ever is to be."""
+        ending = execution.ending or await self._take_ending(node, execution)
+        if self._scope.receipts is not None and isinstance(ending, StepOutcome):
+            self._scope.receipts.add(key, partial(node.acknowledge, execution.execution_id))
+        return ending
 
     async def _take_ending(self, node: KnownNode, execution: Execution) -> Ending:
         """Have a large ending come when the run's caller is ready for it; the step's place is another's meanwhile."""
@@ -150,10 +190,21 @@ class MeshExecutor:
                 node.want(execution)
                 await execution.wait()
         except asyncio.CancelledError:
-            node.cancel(execution, "the run was cancelled")
+            self._part_with(node, execution)
             raise
         assert execution.ending is not None
         return execution.ending
+
+    def _part_with(self, node: KnownNode, execution: Execution) -> None:
+        if self._scope.hold.is_given_up:
+            node.leave(execution)
+        else:
+            node.cancel(execution, "the run was cancelled")
+
+    def _forget_endings(self, key: str) -> None:
+        """Have nodes keep nothing of the step's attempts so far."""
+        if self._scope.receipts is not None:
+            self._scope.receipts.settled(key)
 
     async def _accept(self, spec: AgentStepSpec, node: str, ending: StepOutcome | Lost) -> StepOutcome:
         if isinstance(ending, Lost):
@@ -206,9 +257,10 @@ class _Attempt:
 
     def in_all(self, outcome: StepOutcome) -> StepOutcome:
         """The attempt's outcome as the step's: attempts and usage added up, begun when the first one began (C2)."""
-        if self._before is None:
-            return outcome
         before = self._before
+        if before is None:
+            # Attempts of a former holder are known by their number only.
+            return replace(outcome, attempts=outcome.attempts + self.number - 1) if self.number > 1 else outcome
         return replace(
             outcome,
             attempts=before.attempts + outcome.attempts,

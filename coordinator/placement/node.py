@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 
+from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
+from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
 from coordinator.scope import Scope
 from fanfold.errors import FanfoldError
 from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
-from fanfold.model.step import StepEnded, StepEvent, StepOutcome, StepStarted
-from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason
+from fanfold.model.step import StepEnded, StepEvent
+from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason, RunAdopted
 
 _LONGEST_FULL_SECONDS = 60.0
 """Most that a node that says to be full is left alone, whatever it says."""
@@ -28,104 +29,34 @@ class Change(Enum):
     ROOM = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The execution is gone with its node, for certain; `started` is what it had told by then."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leases:
+    """Times of executions' leases, in seconds.
 
-    node: str
-    started: StepStarted | None
+    `lease` is how long they live on a node without a word of ours; `certainty`, which is longer, is how long after our
+    last word nothing that ran there can still run: lease, grace and margin.
+    """
+
+    lease: float = 0.0
+    certainty: float = 0.0
 
 
-Ending = StepOutcome | Rejection | Lost
-"""How an execution leaves a node."""
-
-
-class Execution:
-    """One attempt of a step on a node, until it leaves it."""
-
-    __slots__ = (
-        "_scope",
-        "_suspension",
-        "_waiter",
-        "cancel_reason",
-        "ending",
-        "is_wanted",
-        "is_withheld",
-        "listener",
-        "start",
-        "started",
-    )
-
-    def __init__(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> None:
-        self.start = start
-        self.listener = listener
-        self._scope = scope
-        self._suspension: ExitStack | None = None
-        self.started: StepStarted | None = None
-        self.ending: Ending | None = None
-        """How it left the node, once it has."""
-        self.is_withheld = False
-        """Whether it has ended, and its ending, which is large, is still on the node."""
-        self.is_wanted = False
-        """Whether its ending is to come nevertheless."""
-        self.cancel_reason: str | None = None
-        """Why it is to be stopped, if it is."""
-        self._waiter: asyncio.Future[None] | None = None
-
-    def end(self, ending: Ending) -> None:
-        """It left the node; the first word counts."""
-        self.resume()
-        if self.ending is None:
-            self.ending = ending
-            self._wake()
-
-    def withhold(self) -> None:
-        """It has ended, and its ending comes when it is wanted."""
-        self.is_withheld = True
-        if not self.is_wanted:
-            self._wake()
-
-    def keeps_up(self) -> bool:
-        """Whether its progress is read as fast as it comes."""
-        return self._scope.pace.keeps_up()
-
-    def suspend(self, reason: str) -> None:
-        """Nothing is heard of it, because of this (C42)."""
-        self.resume()
-        self._suspension = ExitStack()
-        self._suspension.enter_context(self._scope.waiting.on(reason))
-
-    def resume(self) -> None:
-        """It is heard of again."""
-        if self._suspension is not None:
-            self._suspension.close()
-            self._suspension = None
-
-    async def wait(self) -> Ending | None:
-        """How it left the node; None if the node withholds that and it is not wanted yet.
-
-        May be waited for again after a wait that was cancelled, by one at a time.
-        """
-        if self.ending is None and (self.is_wanted or not self.is_withheld):
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self.ending
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+NO_LEASES = Leases()
+"""Executions end with their link."""
 
 
 class KnownNode:
     """A node by its address. It hears the link (as a `LinkListener`) and keeps count of what is on the node.
 
-    `on_change` is told whenever the node's offer or its room changed. `certainty` in seconds is how long after the loss
-    of its link nothing that ran there can still run: lease, grace and margin.
+    `on_change` is told whenever the node's offer or its room changed; `adoptions` are to be asked of it, by its name.
     """
 
-    def __init__(self, address: str, on_change: Callable[[KnownNode, Change], None], *, certainty: float = 0.0) -> None:
+    def __init__(
+        self, address: str, on_change: Callable[[KnownNode, Change], None], leases: Leases, adoptions: Adoptions
+    ) -> None:
         self.address = address
-        self._certainty = certainty
+        self._leases = leases
+        self._adoptions = adoptions
         self._welcomes = 0
         self.node = Node(name="")
         self.state = NodeState.CONNECTING
@@ -139,6 +70,8 @@ class KnownNode:
         self._foreign = 0
         self._full_until = 0.0
         self._executions: dict[str, Execution] = {}
+        self._taken: set[str] = set()
+        """Executions whose ending has arrived and is to stay on the node until it is acknowledged."""
         self.admit: Callable[[KnownNode, Node], None] = lambda _known, _node: None
         """Raises FanfoldError when a node that has answered is not to be used."""
 
@@ -153,8 +86,13 @@ class KnownNode:
         return all(self.node.labels.get(name) == value for name, value in labels)
 
     def has_room(self, now: float) -> bool:
-        """Whether it would take one more step now."""
-        return self.in_flight + self._foreign < self._status.max_concurrent_steps and now >= self._full_until
+        """Whether it would take one more step now.
+
+        A node that others have filled is asked for a first place all the same: else it would not know that it is to be
+        shared, and they would not want less.
+        """
+        others = self._foreign if self.in_flight else 0
+        return self.in_flight + others < self._status.max_concurrent_steps and now >= self._full_until
 
     def load(self) -> float:
         """Steps there against steps it would like to have; our own are counted now, others' by its last report."""
@@ -165,8 +103,10 @@ class KnownNode:
         return self._agents
 
     def hint(self) -> int:
-        """Its part of the mesh's concurrency hint (C10)."""
-        return self._status.concurrency_hint if self.state is NodeState.READY else 0
+        """Its part of the mesh's concurrency hint (C10), shared evenly with other coordinators that have work there."""
+        if self.state is not NodeState.READY or not self._status.concurrency_hint:
+            return 0
+        return max(1, self._status.concurrency_hint // max(1, self._status.coordinators))
 
     def view(self) -> NodeView:
         """The node as it is shown."""
@@ -187,7 +127,8 @@ class KnownNode:
 
     def execute(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
-        execution = Execution(start, listener, scope)
+        execution = Execution(start.execution_id, start.spec.agent, keeps=scope.receipts is not None)
+        execution.attend(listener, scope)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
             execution.end(Rejection(reason=RejectionReason.DRAINING))
@@ -197,22 +138,41 @@ class KnownNode:
         return execution
 
     def cancel(self, execution: Execution, reason: str) -> None:
-        """Ask for an execution's end; it still ends by itself. While the link is down the node is asked later."""
-        execution.cancel_reason = reason
-        execution_id = execution.start.execution_id
-        if execution.ending is not None:
-            return
-        if execution.is_withheld:
-            self._drop(execution_id)
-            self._end(execution_id, Lost(self.node.name, execution.started))
-        elif self._link is not None and not self._link.cancel(execution_id, reason):
-            self._end(execution_id, Lost(self.node.name, execution.started))
+        """Ask for an execution's end, which nobody will take; it still ends by itself.
+
+        While the link is down the node is asked later.
+        """
+        if execution.ending is None and not execution.is_withheld:
+            execution.keeps = False
+            self._stop(execution, reason, 0.0)
+        elif execution.keeps or execution.is_withheld:
+            self.acknowledge(execution.execution_id)
+            self._end(execution.execution_id, Lost(self.node.name, execution.started))
+
+    def leave(self, execution: Execution) -> None:
+        """Leave an execution to the run's next holder; if none adopts it while a lease lasts, it is stopped."""
+        execution.keeps = True
+        if execution.ending is None and not execution.is_withheld:
+            self._stop(execution, "its run was given up", self._leases.lease)
 
     def want(self, execution: Execution) -> None:
         """Have the ending come that the node withholds; also from a further link, if this one ends before."""
         execution.is_wanted = True
         if self._link is not None:
-            self._link.want(execution.start.execution_id)
+            self._link.want(execution.execution_id)
+
+    def acknowledge(self, execution_id: str) -> None:
+        """Tell the node that nobody needs an ending any more."""
+        self._taken.discard(execution_id)
+        if self._link is not None:
+            self._link.acknowledge(execution_id)
+            self._finish_if_drained()
+
+    def adopt(self, adoption: Adoption) -> None:
+        """Ask the node for all that it holds of a run, if its link is up."""
+        if self._link is not None:
+            self._link.adopt(adoption.run_id, adoption.epoch)
+            adoption.expect_within(self._leases.certainty)
 
     def holds_executions(self) -> bool:
         """Whether anything of ours may still run there."""
@@ -220,8 +180,8 @@ class KnownNode:
 
     def proved_dead(self) -> None:
         """A new life of the node has begun elsewhere: nothing of the former one is left."""
-        for execution_id, execution in list(self._executions.items()):
-            self._end(execution_id, Lost(self.node.name, execution.started))
+        for execution_id in list(self._executions):
+            self._lose(execution_id)
 
     # What the link tells.
 
@@ -229,17 +189,21 @@ class KnownNode:
         """The node answered (LinkListener). It still holds what is in `held`, if it is the one that was lost."""
         self.admit(self, node)
         if node.name == self.node.name:
-            gone = set(self._executions) - (held if node.boot_id == self.node.boot_id else frozenset())
-            for execution_id in gone:
-                self._end(execution_id, Lost(self.node.name, self._executions[execution_id].started))
+            still = held if node.boot_id == self.node.boot_id else frozenset()
+            for execution_id in set(self._executions) - still:
+                self._lose(execution_id)
+            self._taken &= still
         self._welcomes += 1
         self.node = node
         self._link = link
         self._agents = frozenset(agent.name for agent in node.agents)
-        for execution_id, execution in self._executions.items():
+        for adoption in self._adoptions.of(node.name):
+            self.adopt(adoption)
+        for execution in self._executions.values():
             execution.resume()
             if execution.cancel_reason is not None:
-                link.cancel(execution_id, execution.cancel_reason)
+                delay = max(0.0, execution.stop_at - asyncio.get_running_loop().time())
+                link.cancel(execution.execution_id, execution.cancel_reason, delay)
         self.status_changed(node.status)
 
     def status_changed(self, status: NodeStatus) -> None:
@@ -253,21 +217,41 @@ class KnownNode:
         self._on_change(self, Change.ROOM)
         self._finish_if_drained()
 
+    def run_adopted(self, adopted: RunAdopted) -> None:
+        """What it holds of a run is ours (LinkListener)."""
+        adoption = self._adoptions.take(self.node.name, adopted)
+        held = []
+        for execution_id in adopted.running | adopted.ended:
+            execution = self._take_in(execution_id)
+            name = ExecutionName.of_id(execution_id, adopted.run_id)
+            if adoption is None or name is None:  # asked too long ago, or not one of ours
+                self.leave(execution)
+            else:
+                held.append(AdoptedExecution(self, execution, name, execution_id in adopted.ended))
+        if adoption is not None and adopted.stale:
+            adoption.refused()
+        elif adoption is not None:
+            adoption.answered(held)
+
     def execution_event(self, execution_id: str, event: StepEvent) -> None:
         """An execution got on (LinkListener)."""
+        execution = self._executions.get(execution_id)
         if isinstance(event, StepEnded):
+            if execution is not None and execution.keeps:
+                self._taken.add(execution_id)
+            else:
+                self._acknowledge_unless_kept(execution_id)
             self._end(execution_id, event.outcome)
-        elif (execution := self._executions.get(execution_id)) is not None:
-            if isinstance(event, StepStarted):
-                execution.started = event
-            execution.listener(event)
+        elif execution is not None:
+            execution.tell(event)
 
     def execution_withheld(self, execution_id: str, size: int) -> None:
         """An execution has ended, and its ending is large (LinkListener)."""
         execution = self._executions.get(execution_id)
         if execution is None:
-            self._drop(execution_id)
+            self._acknowledge_unless_kept(execution_id)
             return
+        self._free_place(execution)
         execution.withhold()
         if execution.is_wanted:
             self.want(execution)
@@ -285,8 +269,9 @@ class KnownNode:
         elif rejection.reason is RejectionReason.DRAINING:
             self._become(NodeState.DRAINING, _DRAINING)
         elif rejection.reason is RejectionReason.AGENT_NOT_OFFERED and execution_id in self._executions:
-            self._agents -= {self._executions[execution_id].start.spec.agent}
+            self._agents -= {self._executions[execution_id].agent}
             self._on_change(self, Change.OFFER)
+        self.acknowledge(execution_id)
         self._end(execution_id, rejection)
 
     def full_until(self) -> float:
@@ -295,11 +280,10 @@ class KnownNode:
 
     def lost(self, error: FanfoldError) -> None:
         """The link ended. What was there may go on until its lease ends, so it is not lost before that (F2)."""
-        if self._link is not None and self._executions:
-            asyncio.get_running_loop().call_later(self._certainty, self._give_up, self._welcomes)
-            for execution in self._executions.values():
-                execution.suspend(f"node {self.node.name}, whose link is down, or the end of its lease")
-        unsent = [] if self._link is None else self._link.unsent()
+        unsent = []
+        if self._link is not None:
+            unsent = self._link.unsent()
+            self._wait_for_leases()
         self._link = None
         if self.node.name:
             self._become(NodeState.LOST, error.message)
@@ -308,23 +292,65 @@ class KnownNode:
         for execution_id in unsent:
             self._end(execution_id, Rejection(reason=RejectionReason.DRAINING))
 
+    def _wait_for_leases(self) -> None:
+        certainty = self._leases.certainty
+        if self._executions:
+            asyncio.get_running_loop().call_later(certainty, self._give_up, self._welcomes)
+        for execution in self._executions.values():
+            execution.suspend(f"node {self.node.name}, whose link is down, or the end of its lease")
+        for adoption in self._adoptions.of(self.node.name):
+            adoption.expect_within(certainty)
+
     def _give_up(self, welcomes: int) -> None:
         """The leases of what was there have ended, unless a link that came back meanwhile has renewed them."""
         if welcomes == self._welcomes:
             self.proved_dead()
 
-    def _drop(self, execution_id: str) -> None:
-        if self._link is not None:
-            self._link.drop(execution_id)
+    def _take_in(self, execution_id: str) -> Execution:
+        """Keep count of an execution that runs there already, or has ended."""
+        former = self._executions.get(execution_id)
+        execution = self._executions[execution_id] = Execution(execution_id, keeps=True, has_place=True)
+        self._taken.discard(execution_id)
+        self.in_flight += 1
+        self._foreign = max(0, self._foreign - 1)
+        if former is not None:  # of this run, when it was held here with an older epoch
+            self._conclude(former, Rejection(reason=RejectionReason.STALE_EPOCH))
+        return execution
+
+    def _stop(self, execution: Execution, reason: str, delay: float) -> None:
+        execution.cancel_reason = reason
+        execution.stop_at = asyncio.get_running_loop().time() + delay
+        if self._link is not None and not self._link.cancel(execution.execution_id, reason, delay):
+            self._lose(execution.execution_id)
+
+    def _acknowledge_unless_kept(self, execution_id: str) -> None:
+        """An ending has come that nobody here waits for."""
+        to_be_adopted = any(execution_id.startswith(f"{each.run_id}/") for each in self._adoptions.of(self.node.name))
+        if execution_id not in self._taken and not to_be_adopted:
+            self.acknowledge(execution_id)
+
+    def _lose(self, execution_id: str) -> None:
+        self._end(execution_id, Lost(self.node.name, self._executions[execution_id].started))
 
     def _end(self, execution_id: str, ending: Ending) -> None:
         execution = self._executions.pop(execution_id, None)
         if execution is not None:
-            execution.end(ending)
+            self._conclude(execution, ending)
         self._finish_if_drained()
 
+    def _conclude(self, execution: Execution, ending: Ending) -> None:
+        execution.end(ending)
+        self._free_place(execution)
+
+    def _free_place(self, execution: Execution) -> None:
+        if execution.has_place:
+            execution.has_place = False
+            self.in_flight -= 1
+            self._on_change(self, Change.ROOM)
+
     def _finish_if_drained(self) -> None:
-        if self.state is NodeState.DRAINING and not self._executions and self._link is not None:
+        idle = not self._executions and not self._taken and not self._adoptions.of(self.node.name)
+        if self.state is NodeState.DRAINING and idle and self._link is not None:
             self._link.finish()
 
     def _become(self, state: NodeState, waiting_on: str) -> None:

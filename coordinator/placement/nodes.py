@@ -10,7 +10,8 @@ from types import TracebackType
 
 import structlog
 
-from coordinator.placement.node import Change, KnownNode
+from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
+from coordinator.placement.node import NO_LEASES, Change, KnownNode, Leases
 from fanfold.backoff import full_jitter
 from fanfold.errors import FailedPrecondition, FanfoldError, InternalError, Unavailable
 from fanfold.model.node import Node, NodesChanged, NodeView
@@ -25,14 +26,14 @@ class Nodes:
     """Keeps a link to every node that some source of discovery wants, and forgets a node that none wants any more.
 
     `redial_delay` in seconds is the longest pause between two attempts to reach a node; each pause is random below
-    it, so that coordinators do not dial a returning node in step (F9, F18). `certainty` in seconds is how long after
-    the loss of a link nothing that ran there can still run.
+    it, so that coordinators do not dial a returning node in step (F9, F18).
     """
 
-    def __init__(self, dialer: NodeDialer, *, redial_delay: float = 2.0, certainty: float = 0.0) -> None:
+    def __init__(self, dialer: NodeDialer, *, redial_delay: float = 2.0, leases: Leases = NO_LEASES) -> None:
         self._dialer = dialer
         self._redial_delay = redial_delay
-        self._certainty = certainty
+        self._leases = leases
+        self._adoptions = Adoptions()
         self._known: dict[str, KnownNode] = {}
         self._wanted: Counter[str] = Counter()
         self._dialling: dict[str, asyncio.Task[None]] = {}
@@ -66,7 +67,7 @@ class Nodes:
         """Know the node at `address`; each call is undone by one call of `unwant`."""
         self._wanted[address] += 1
         if address not in self._known:
-            known = KnownNode(address, self._changed, certainty=self._certainty)
+            known = KnownNode(address, self._changed, self._leases, self._adoptions)
             known.admit = self._admit
             self._known[address] = known
             assert self._tasks is not None, "Nodes is entered before nodes are wanted"
@@ -79,6 +80,27 @@ class Nodes:
     def unwant(self, address: str) -> None:
         """One source no longer knows of the node; it is forgotten when no source does and its link is down."""
         self._wanted[address] -= 1
+
+    async def adopt(self, run_id: str, epoch: int, node_name: str, timeout: float) -> list[AdoptedExecution]:
+        """Take over what a node holds of a run (C19).
+
+        A node that is not linked is waited for: `timeout` seconds from now, or as long as what it may have given us
+        over a link that broke meanwhile can still run there.
+
+        Raises:
+            Aborted: the node knows a newer epoch of the run; it is not ours any more (F5).
+        """
+        adoption = Adoption(run_id, epoch)
+        adoption.expect_within(timeout)
+        self._adoptions.add(node_name, adoption)
+        for known in self:
+            if known.node.name == node_name:
+                known.adopt(adoption)
+        try:
+            return await adoption.wait()
+        finally:
+            adoption.close()
+            self._adoptions.discard(node_name, adoption)
 
     def views(self) -> list[NodeView]:
         """All nodes as they are shown, by name and address."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
 from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS
-from fanfold.wire.link import rejection_from_proto
+from fanfold.wire.link import adopted_from_proto, rejection_from_proto
 from fanfold.wire.node import node_from_proto, status_from_proto
 from fanfold.wire.step import event_from_proto
 from fanfold.wire.time import set_duration
@@ -45,12 +45,14 @@ class GrpcNodeDialer:
     def __init__(
         self, coordinator: str, *, lease: float = 10.0, silence: float = 10.0, connect_timeout: float = 5.0
     ) -> None:
-        self._coordinator = coordinator
+        # What a former life of this coordinator left on nodes is not ours until we adopt its run: it must neither be
+        # kept alive by our word nor have its endings acknowledged by us.
+        self._holder = f"{coordinator}/{uuid.uuid4().hex[:12]}"
         self._lease = lease
         self._silence = silence
         self._connect_timeout = connect_timeout
-        # Grows over restarts too, so that a node tells a new link from one that it has not yet seen dead.
-        self._epochs = itertools.count(time.time_ns())
+        # So that a node tells a new link from one that it has not yet seen dead.
+        self._epochs = itertools.count(1)
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
         """Hold a link for as long as it lasts (NodeDialer)."""
@@ -71,7 +73,7 @@ class GrpcNodeDialer:
 
     async def _converse(self, call: _LinkCall, address: str, listener: LinkListener) -> FanfoldError:
         hello = pb.LinkHello(
-            coordinator=self._coordinator,
+            coordinator=self._holder,
             link_epoch=next(self._epochs),
             takes_parts=True,
             progress_window=PROGRESS_WINDOW,
@@ -118,7 +120,8 @@ class _Link:
         self._call = call
         self._listener = listener
         self._starts: dict[str, ExecutionStart] = {}
-        self._cancels: list[tuple[str, str]] = []
+        self._adoptions: dict[str, int] = {}
+        self._cancels: list[tuple[str, str, float]] = []
         self._acknowledged: list[str] = []
         self._renewal_due = False
         self._finished = False
@@ -137,15 +140,15 @@ class _Link:
     def want(self, execution_id: str) -> None:
         self.parts.want(execution_id)
 
-    def drop(self, execution_id: str) -> None:
-        self.parts.discard(execution_id)
-        self.acknowledge(execution_id)
+    def adopt(self, run_id: str, epoch: int) -> None:
+        self._adoptions[run_id] = epoch
+        self._wake.set()
 
-    def cancel(self, execution_id: str, reason: str) -> bool:
+    def cancel(self, execution_id: str, reason: str, delay: float = 0.0) -> bool:
         if self._starts.pop(execution_id, None) is not None:
             return False
         self.parts.withdraw(execution_id)
-        self._cancels.append((execution_id, reason))
+        self._cancels.append((execution_id, reason, delay))
         self._wake.set()
         return True
 
@@ -154,7 +157,7 @@ class _Link:
         self._wake.set()
 
     def acknowledge(self, execution_id: str) -> None:
-        """The node need not tell this execution's ending again."""
+        self.parts.discard(execution_id)
         self._acknowledged.append(execution_id)
         self._wake.set()
 
@@ -182,17 +185,19 @@ class _Link:
 
     def _has_small(self) -> bool:
         """Whether there is anything but pieces to be said: one piece at most keeps it waiting."""
-        return bool(
-            self._starts or self._cancels or self._acknowledged or self._renewal_due or self.parts.has_credits()
-        )
+        gathered = self._starts or self._acknowledged or self._cancels or self._adoptions
+        return bool(gathered) or self._renewal_due or self.parts.has_credits()
 
     def _next_message(self) -> pb.LinkRequest:
         message, size = pb.LinkRequest(acknowledged=self._acknowledged), 0
         self._acknowledged = []
         self._renewal_due = False
+        adoptions, self._adoptions = self._adoptions, {}
+        for run_id, epoch in adoptions.items():
+            message.adoptions.add(run_id=run_id, epoch=epoch)
         cancels, self._cancels = self._cancels, []
-        for execution_id, reason in cancels:
-            message.cancels.add(execution_id=execution_id, reason=reason)
+        for execution_id, reason, delay in cancels:
+            set_duration(message.cancels.add(execution_id=execution_id, reason=reason).delay, delay)
         self.parts.write_credits(message)
         while self._starts and len(message.starts) < MAX_FRAME_ELEMENTS and size < MAX_FRAME_BYTES:
             execution_id = next(iter(self._starts))
@@ -211,13 +216,14 @@ def _dispatch(message: pb.LinkResponse, listener: LinkListener, link: _Link) -> 
         listener.status_changed(status_from_proto(message.status))
     if message.credits:
         link.parts.take_credits(message)
+    for adopted in message.adopted:
+        listener.run_adopted(adopted_from_proto(adopted))
     for update in message.updates:
         if update.follows:
             _expect(update, listener, link)
         elif update.HasField("event"):
             _tell(update.execution_id, _event_of(update.event), listener, link)
         elif update.HasField("rejected"):
-            link.acknowledge(update.execution_id)
             link.parts.withdraw(update.execution_id)
             listener.execution_rejected(update.execution_id, rejection_from_proto(update.rejected))
     for part in message.parts:
@@ -229,7 +235,6 @@ def _tell(execution_id: str, event: StepEvent | None, listener: LinkListener, li
         return
     listener.execution_event(execution_id, event)
     if isinstance(event, StepEnded):
-        link.acknowledge(execution_id)
         link.parts.progress.forget(execution_id)
     elif isinstance(event, StepProgressed):
         link.parts.progress.told(execution_id)

@@ -44,12 +44,16 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """How a node fares (C10)."""
+    """How a node fares (C10).
+
+    `coordinators` have work there, whoever is told this included; 0 if the node does not say.
+    """
 
     concurrency_hint: int = 0
     max_concurrent_steps: int = 0
     running_steps: int = 0
     draining: bool = False
+    coordinators: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

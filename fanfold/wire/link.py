@@ -1,11 +1,11 @@
-"""Executions on a link and their rejections (`executor_node.proto`)."""
+"""Executions on a link, their rejections and their adoption (`executor_node.proto`)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from fanfold.parts import LargeTexts, Texts
-from fanfold.ports import ExecutionStart, Rejection, RejectionReason
+from fanfold.ports import ExecutionStart, Rejection, RejectionReason, RunAdopted
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.step import spec_from_proto, spec_to_proto
@@ -51,4 +51,26 @@ def rejection_from_proto(message: pb.ExecutionRejected) -> Rejection:
     return Rejection(
         reason=_REASON_FROM_PROTO.get(message.reason, RejectionReason.FULL),
         retry_delay=seconds_from_proto(message.retry_delay),
+    )
+
+
+def adopted_into(adopted: RunAdopted, message: pb.RunAdopted) -> None:
+    """Write which executions were adopted into a message of a batch."""
+    message.run_id = adopted.run_id
+    message.epoch = adopted.epoch
+    message.held_executions.extend(adopted.running)
+    message.held_executions.extend(adopted.ended)
+    message.ended_executions.extend(adopted.ended)
+    message.stale = adopted.stale
+
+
+def adopted_from_proto(message: pb.RunAdopted) -> RunAdopted:
+    """Which executions were adopted."""
+    ended = frozenset(message.ended_executions)
+    return RunAdopted(
+        run_id=message.run_id,
+        epoch=message.epoch,
+        running=frozenset(message.held_executions) - ended,
+        ended=ended,
+        stale=message.stale,
     )

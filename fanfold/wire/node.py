@@ -21,6 +21,7 @@ def status_to_proto(status: NodeStatus) -> pb.NodeStatus:
         max_concurrent_steps=status.max_concurrent_steps,
         running_steps=status.running_steps,
         draining=status.draining,
+        coordinators=status.coordinators,
     )
 
 
@@ -31,6 +32,7 @@ def status_from_proto(message: pb.NodeStatus) -> NodeStatus:
         max_concurrent_steps=message.max_concurrent_steps,
         running_steps=message.running_steps,
         draining=message.draining,
+        coordinators=message.coordinators,
     )
 
 

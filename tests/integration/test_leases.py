@@ -79,7 +79,7 @@ def step(seconds: float, **policy: object) -> dict[str, object]:
     beats = round(seconds * 20)
     command = (
         'echo "start $$ $(date +%s.%N)" >> life; i=0; '
-        f"while [ $i -lt {beats} ]; do date +%s.%N > beat-$$; sleep 0.05; i=$((i+1)); done; "
+        f"while [ $i -lt {beats} ]; do date +%s.%N > new-$$; mv new-$$ beat-$$; sleep 0.05; i=$((i+1)); done; "
         'echo "end $$ $(date +%s.%N)" >> life; echo done'
     )
     return {"task_id": "t", "agent": "shell", "description": "d", "prompt": command, "policy": policy}

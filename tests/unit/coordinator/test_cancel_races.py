@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from coordinator.placement.execution import Execution, Lost
 from coordinator.placement.mesh import Mesh
-from coordinator.placement.node import Execution, KnownNode, Lost
+from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Scope
@@ -37,20 +38,21 @@ class FakeLink:
     starts: list[ExecutionStart] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
 
     def start(self, start: ExecutionStart) -> None:
         self.starts.append(start)
 
-    def cancel(self, execution_id: str, reason: str) -> bool:
+    def cancel(self, execution_id: str, reason: str, delay: float = 0.0) -> bool:
         self.cancels.append(execution_id)
         return not self.holds_starts
 
     def want(self, execution_id: str) -> None:
         self.wanted.append(execution_id)
 
-    def drop(self, execution_id: str) -> None:
-        self.dropped.append(execution_id)
+    def adopt(self, run_id: str, epoch: int) -> None: ...
+    def acknowledge(self, execution_id: str) -> None:
+        self.acknowledged.append(execution_id)
 
     def unsent(self) -> list[str]:
         return [start.execution_id for start in self.starts] if self.holds_starts else []
@@ -150,13 +152,8 @@ async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
         assert known.in_flight == 0
 
 
-def execution() -> Execution:
-    start = ExecutionStart(execution_id="e", run_id="r", epoch=1, spec=SPEC, progress=False)
-    return Execution(start, lambda _event: None, Scope(run_id="r", owner="o", progress=False))
-
-
 async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancelled() -> None:
-    one = execution()
+    one = Execution("e")
     first = asyncio.create_task(one.wait())
     await asyncio.sleep(0)
     first.cancel()
@@ -167,7 +164,7 @@ async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancel
 
 
 async def test_the_first_word_on_how_an_execution_ended_counts() -> None:
-    one = execution()
+    one = Execution("e")
     one.end(DONE)
     one.end(Lost("n", StepStarted(task_id="t", time=NOW)))
     assert await one.wait() is DONE

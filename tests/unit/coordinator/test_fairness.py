@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from coordinator.placement.node import KnownNode
+from coordinator.placement.adoption import Adoptions
+from coordinator.placement.node import NO_LEASES, KnownNode
 from coordinator.placement.turns import Need, Place, Turns
 from coordinator.scope import Scope
 
@@ -21,7 +22,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self.turns = Turns()
-        self.node = KnownNode("n", lambda _node, _change: None)
+        self.node = KnownNode("n", lambda _node, _change: None, NO_LEASES, Adoptions())
         self.order: list[str] = []
         self._places: dict[str, tuple[Scope, Need, Place]] = {}
 
