@@ -23,7 +23,7 @@ Nothing can prevent it: a process that wakes up runs before anybody can look at 
 node is frozen, and later than this, an execution beside another of its step is a fault.
 """
 
-HANDING_BACK = 0.25
+HANDING_BACK = 0.5
 """Seconds around the end of a drain in which what it stops was last alive.
 
 An agent that has said that it ended may be stopped, too, before its process has exited; its step then runs again.

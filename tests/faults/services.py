@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from fanfold.cli.serve import CLI, COORDINATOR, EXECUTOR_NODE
 from faults.checker import Span
 from faults.subjects import Family, Kind, Subject
 from faults.wires import Wire
-from support.mesh import ANY_PORT, until
+from support.mesh import ANY_PORT, DEADLINE, until
 
 HERE = Path(__file__).parent
 
@@ -37,6 +38,10 @@ RESET_AFTER = 0.1
 
 END_SECONDS = 15.0
 """Longest time that a service which was killed or drained may take to be gone."""
+
+
+WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""What has a service killed when the test is: it may be frozen then, and would stay so."""
 
 
 class Service(Subject):
@@ -68,6 +73,7 @@ class Service(Subject):
         pipe = asyncio.subprocess.PIPE
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
+                *WITH_US,
                 *(self.wire.enter if self.wire else ()),
                 *words,
                 stdin=pipe,
@@ -147,8 +153,10 @@ class Service(Subject):
         return Span(self.name, began, woken)
 
     async def _up(self) -> dict[str, psutil.Process]:
-        await until(lambda: bool(self.own_processes()), f"{self.name} is up")
-        return self.own_processes()
+        async with asyncio.timeout(DEADLINE):
+            while not (up := self.own_processes()):
+                await asyncio.sleep(0.01)
+        return up
 
 
 class Coordinator(Service):
@@ -211,6 +219,7 @@ class Node(Service):
     async def _drain(self, seconds: float) -> None:
         asked = await self.end("supervisor", signal.SIGTERM, seconds)
         self.drains.append(replace(asked, began=asked.began + DRAIN_GRACE))
+        self.tell(f"was asked to end at {asked.began:.3f}, and had ended at {asked.ended:.3f}")
 
     async def _freeze(self, only: str, seconds: float) -> None:
         self.freezes.append(await self.freeze(only, seconds))

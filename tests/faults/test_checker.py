@@ -17,7 +17,7 @@ from fanfold.model.step import (
     StepProgressed,
     StepStarted,
 )
-from faults.checker import Execution, History, Span, complaints, executions_of
+from faults.checker import AFTER_WAKING, HANDING_BACK, Execution, History, Span, complaints, executions_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOST = StepFailure(code=FailureCode.NODE_LOST, message="lost", retryable=True)
@@ -72,6 +72,10 @@ def test_two_executions_alive_at_once_are_complained_of() -> None:
     assert complaint.startswith("a: first on node-1 was alive 0.200 s after second had begun on node-2")
 
 
+def test_an_execution_may_begin_in_the_moment_in_which_the_one_before_it_was_last_alive() -> None:
+    assert complaints(history(replace(KILLED, alive=(1.0, SECOND.began)), SECOND)) == []
+
+
 def test_an_overlap_that_the_first_survives_is_complained_of() -> None:
     assert any("was alive" in each for each in complaints(history(execution("first", "node-1", 1.0, 9.0), SECOND)))
 
@@ -80,6 +84,8 @@ def test_an_overlap_that_the_first_survives_is_complained_of() -> None:
     ("freeze", "is_well"),
     [
         pytest.param(Span("node-1", 1.5, 3.1), True, id="just woken"),
+        pytest.param(Span("node-1", 1.5, 3.2), True, id="woken at that moment"),
+        pytest.param(Span("node-1", 1.5, 3.2 - AFTER_WAKING), True, id="woken just not too long ago"),
         pytest.param(Span("node-1", 1.5, 2.6), False, id="woken long ago"),
         pytest.param(Span("node-1", 1.5, 3.3), False, id="while it was frozen"),
         pytest.param(Span("node-2", 1.5, 3.1), False, id="another node was frozen"),
@@ -90,15 +96,30 @@ def test_only_the_first_moments_of_a_woken_node_are_excused(freeze: Span, *, is_
     assert (not found) is is_well
 
 
-def test_a_run_more_than_attempts_is_complained_of_unless_a_drained_node_handed_it_back() -> None:
+def test_a_run_more_than_attempts_is_complained_of() -> None:
     once = replace(OUTCOME, attempts=1)
     events: list[StepEvent] = [STARTED, StepEnded(task_id="a", time=NOW, outcome=once)]
     (complaint,) = complaints(history(outcome=once, events=events))
     assert complaint.startswith("a: ran 2 times in 1 attempts, 0 handed back")
-    assert complaints(history(outcome=once, events=events, drains=(Span("node-1", 1.7, 2.2),))) == []
-    assert complaints(history(outcome=once, events=events, drains=(Span("node-2", 1.7, 2.2),))) != []
-    long_ago = execution("first", "node-1", 0.5, 1.0)
-    assert complaints(history(long_ago, SECOND, outcome=once, events=events, drains=(Span("node-1", 1.7, 2.2),))) != []
+    assert "first on node-1 began 1.000, was killed 2.000, second on node-2 began 3.000, ended 4.000" in complaint
+
+
+@pytest.mark.parametrize(
+    ("drain", "is_well"),
+    [
+        pytest.param(Span("node-1", 1.7, 2.2), True, id="in its last moments"),
+        pytest.param(Span("node-1", 2.0 + HANDING_BACK, 9.0), True, id="just before them"),
+        pytest.param(Span("node-1", 2.1 + HANDING_BACK, 9.0), False, id="too long before them"),
+        pytest.param(Span("node-1", 1.0, 2.0 - HANDING_BACK), True, id="just after them"),
+        pytest.param(Span("node-1", 1.0, 1.9 - HANDING_BACK), False, id="too long after them"),
+        pytest.param(Span("node-2", 1.7, 2.2), False, id="of another node"),
+    ],
+)
+def test_only_what_was_last_alive_when_a_drain_ended_was_handed_back(drain: Span, *, is_well: bool) -> None:
+    once = replace(OUTCOME, attempts=1)
+    events: list[StepEvent] = [STARTED, StepEnded(task_id="a", time=NOW, outcome=once)]
+    assert KILLED.last_alive == 2.0
+    assert (not complaints(history(outcome=once, events=events, drains=(drain,)))) is is_well
 
 
 @pytest.mark.parametrize(
@@ -144,6 +165,14 @@ ENDED = StepEnded(task_id="a", time=NOW, outcome=OUTCOME)
 )
 def test_a_life_that_is_told_out_of_order_is_complained_of(events: list[StepEvent], complaint: str) -> None:
     assert complaint in complaints(history(events=events))
+
+
+def test_attempts_that_are_told_in_another_order_are_complained_of() -> None:
+    thrice = replace(OUTCOME, attempts=3)
+    ended = StepEnded(task_id="a", time=NOW, outcome=thrice)
+    assert complaints(history(outcome=thrice, events=[STARTED, again(2), again(3), ended])) == []
+    (complaint,) = complaints(history(outcome=thrice, events=[STARTED, again(3), again(2), ended]))
+    assert complaint == "a: attempts [3, 2] were told of 3"
 
 
 def test_outcomes_that_are_not_the_steps_in_their_order_are_complained_of() -> None:
