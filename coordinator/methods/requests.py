@@ -102,6 +102,7 @@ def _opening_of(message: pb.RunOpen) -> Opening:
         detail=detail_from_proto(message.events),
         workflow_id=workflow_id,
         from_sequence=message.from_sequence,
+        from_run=message.from_run,
         total_steps=message.parallel.total_steps if message.parallel.HasField("total_steps") else None,
         as_before=message.parallel.as_before,
     )

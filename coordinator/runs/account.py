@@ -65,11 +65,18 @@ class Account:
             if (position, stage) in self._begun:
                 return
         number = 0 if isinstance(event, StepProgressed) else self.log.next_number()
-        told = RunStepEvent(sequence=number, time=event.time, index=position, stage=stage, event=event)
+        name = self._work.name_of(position, stage, event.task_id)
+        told = RunStepEvent(
+            sequence=number,
+            time=event.time,
+            index=position,
+            stage=stage,
+            event=event,
+            recalled=self.recall.is_recalled(name),
+        )
         entry = Entry(number, event_to_bytes(told), isinstance(event, StepEnded))
         if isinstance(event, StepEnded):
             self._count(event.outcome)
-            name = self._work.name_of(position, stage, event.task_id)
             self.log.tell(entry, settles=name, record=self.recall.record_of(name, event.outcome, entry.data))
         else:
             self.log.tell(entry)

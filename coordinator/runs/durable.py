@@ -96,7 +96,8 @@ class DurableRuns:
     @asynccontextmanager
     async def _reading(self, run_id: str, opening: Opening) -> AsyncIterator[Reader]:
         found = await self.locate(run_id)
-        reader = self._reader_of(found, opening.from_sequence, opening.detail)
+        first = opening.from_sequence if opening.from_run in {"", run_id} else 0
+        reader = self._reader_of(found, first, opening.detail)
         if isinstance(found, JournaledRun) and found.presence and isinstance(reader, LiveReader):
             with found.presence.of(reader):
                 yield reader

@@ -22,6 +22,8 @@ class Opening:
     """Tokens that the run may spend (C13)."""
     from_sequence: int = 0
     """First event to be told."""
+    from_run: str = ""
+    """The run that this number is of; empty for whichever it leads to."""
     total_steps: int | None = None
     """How many steps the caller says that there are."""
     as_before: bool = False

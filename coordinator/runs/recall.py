@@ -36,6 +36,8 @@ class Recall:
         self._item_hash = item_hash
         self._running: dict[str, str] = {}
         """Fingerprints of the steps that are being run, by key."""
+        self._recalled: set[str] = set()
+        """Keys of the steps that were answered from their records, until that is told."""
 
     def concurrency_hint(self) -> int:
         """The runner's."""
@@ -48,13 +50,19 @@ class Recall:
         if record is not None:
             outcome = outcome_of(record)
             if outcome is not None and record.fingerprint == asked:
+                self._recalled.add(key.name)
                 return replace(outcome, task_id=spec.task_id)
             self._on_changed(key.name, _why(outcome, spec))
         self._running[key.name] = asked
         return await self._runner.run_step(key, spec, on_event)
 
+    def is_recalled(self, name: str) -> bool:
+        """Whether a step whose end is not told yet was answered from its record."""
+        return name in self._recalled
+
     def record_of(self, name: str, outcome: StepOutcome, data: bytes) -> Record | None:
         """The record to be kept of a step that ended: none if it failed, or was answered from a record."""
+        self._recalled.discard(name)
         asked = self._running.pop(name, None)
         return Record(name, asked, data) if asked is not None and outcome.success else None
 

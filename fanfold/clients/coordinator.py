@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,7 +14,7 @@ from google.protobuf.message import Message
 from fanfold.clients.run_call import EventCall, RunCall
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodesChanged, NodeView
-from fanfold.model.run import EventDetail, Run
+from fanfold.model.run import EventDetail, Run, RunState
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
@@ -21,7 +22,7 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.batches import batches
 from fanfold.wire.node import view_from_proto
-from fanfold.wire.run import detail_to_proto, run_from_proto
+from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 
 if TYPE_CHECKING:
@@ -37,7 +38,16 @@ class Terms:
     budget_tokens: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Where reading goes on: the run, if it is known, and the number of its next event; 0 is from the beginning."""
+
+    run_id: str = ""
+    sequence: int = 0
+
+
 NO_TERMS = Terms()
+BEGINNING = Bookmark()
 
 
 class CoordinatorClient:
@@ -58,6 +68,14 @@ class CoordinatorClient:
         self._closed = True
         await self._channel.close()
 
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What a call fails with, as the error that it stands for."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.server) from None
+
     def _open_stub(self) -> CoordinatorAsyncStub:
         if self._closed:
             raise FailedPrecondition("this mesh object is closed; use it within its `with` block")
@@ -69,20 +87,42 @@ class CoordinatorClient:
         terms: Terms = NO_TERMS,
         *,
         detail: EventDetail = EventDetail.OUTCOMES,
-        from_sequence: int = 0,
+        bookmark: Bookmark = BEGINNING,
     ) -> RunCall:
         """Begin a fan-out, or go on reading what an earlier call with the same request id has begun."""
-        opening = pb.RunOpen(
-            request_id=terms.request_id,
-            workflow_id=terms.workflow_id,
-            budget_tokens=terms.budget_tokens,
-            events=detail_to_proto(detail),
-            parallel=pb.ParallelRun(total_steps=len(specs)),
-            from_sequence=from_sequence,
-        )
+        opening = _opening(terms, detail, bookmark)
+        opening.parallel.total_steps = len(specs)
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
         requests = [pb.RunRequest(open=opening), *_step_requests(specs)]
         return EventCall(self._open_stub().Run(iter(requests)), self.server)
+
+    def parallel_as_before(
+        self, terms: Terms, *, detail: EventDetail = EventDetail.OUTCOMES, bookmark: Bookmark = BEGINNING
+    ) -> RunCall:
+        """As `parallel`, with the steps that the workflow's last run was asked for."""
+        opening = _opening(terms, detail, bookmark)
+        opening.parallel.as_before = True
+        return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
+
+    async def get_run(self, run_id: str) -> Run:
+        """A run as it is. Raises NotFound for one that is not kept."""
+        with self._errors():
+            response = await self._open_stub().GetRun(pb.GetRunRequest(run_id=run_id))
+        return run_from_proto(response.run)
+
+    async def list_runs(
+        self, *, workflow_id: str = "", states: Collection[RunState] = (), page_size: int = 0, limit: int | None = None
+    ) -> list[Run]:
+        """Runs, newest first, at most `limit` of them. Empty `workflow_id` and `states` mean all."""
+        request = pb.ListRunsRequest(workflow_id=workflow_id, states=map(state_to_proto, states), page_size=page_size)
+        runs: list[Run] = []
+        while True:
+            with self._errors():
+                response = await self._open_stub().ListRuns(request)
+            runs += map(run_from_proto, response.runs)
+            if not response.next_page_token or (limit is not None and len(runs) >= limit):
+                return runs[:limit]
+            request.page_token = response.next_page_token
 
     def watch_run(self, run_id: str, *, detail: EventDetail, from_sequence: int = 0) -> RunCall:
         """Follow a run's events from a number on; 0 means from the first that is kept."""
@@ -91,10 +131,8 @@ class CoordinatorClient:
 
     async def cancel_run(self, run_id: str, reason: str = "") -> Run:
         """Ask a run to stop; the run as it then is. Raises NotFound for one that is not kept."""
-        try:
+        with self._errors():
             response = await self._open_stub().CancelRun(pb.CancelRunRequest(run_id=run_id, reason=reason))
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.server) from None
         return run_from_proto(response.run)
 
     async def execute_step(
@@ -105,13 +143,12 @@ class CoordinatorClient:
         spec_to_proto(spec, request.step)
         call = self._open_stub().ExecuteStep(request)
         try:
-            async for response in call:
-                for message in response.events:
-                    event = event_from_proto(message)
-                    if event is not None:
-                        yield event
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.server) from None
+            with self._errors():
+                async for response in call:
+                    for message in response.events:
+                        event = event_from_proto(message)
+                        if event is not None:
+                            yield event
         finally:
             call.cancel()
 
@@ -120,10 +157,8 @@ class CoordinatorClient:
         views: list[NodeView] = []
         request = pb.ListNodesRequest()
         while True:
-            try:
+            with self._errors():
                 response = await self._open_stub().ListNodes(request)
-            except grpc.aio.AioRpcError as error:
-                raise from_rpc_error(error, self.server) from None
             views += map(view_from_proto, response.nodes)
             if not response.next_page_token:
                 return views
@@ -133,14 +168,24 @@ class CoordinatorClient:
         """All nodes first, then those that change, until the iterator is closed."""
         call = self._open_stub().WatchNodes(pb.WatchNodesRequest())
         try:
-            async for response in call:
-                yield NodesChanged(
-                    nodes=tuple(map(view_from_proto, response.nodes)), forgotten=tuple(response.forgotten)
-                )
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, self.server) from None
+            with self._errors():
+                async for response in call:
+                    yield NodesChanged(
+                        nodes=tuple(map(view_from_proto, response.nodes)), forgotten=tuple(response.forgotten)
+                    )
         finally:
             call.cancel()
+
+
+def _opening(terms: Terms, detail: EventDetail, bookmark: Bookmark) -> pb.RunOpen:
+    return pb.RunOpen(
+        request_id=terms.request_id,
+        workflow_id=terms.workflow_id,
+        budget_tokens=terms.budget_tokens,
+        events=detail_to_proto(detail),
+        from_sequence=bookmark.sequence,
+        from_run=bookmark.run_id,
+    )
 
 
 def _step_requests(specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:

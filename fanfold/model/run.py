@@ -89,13 +89,17 @@ class RunStarted:
 
 @light
 class RunStepEvent:
-    """Something happened to a step; `index` is its position in the request, or its item's in a pipeline, from 0."""
+    """Something happened to a step; `index` is its position in the request, or its item's in a pipeline, from 0.
+
+    `recalled` says that the step was answered from its record, and not run again (C16).
+    """
 
     sequence: int
     time: datetime
     index: int
     event: StepEvent
     stage: int = 0
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

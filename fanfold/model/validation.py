@@ -11,7 +11,7 @@ from annotated_types import MaxLen, MinLen
 from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine
+from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine, Tokens
 from fanfold.model.node import NodeView
 from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome
 
@@ -194,6 +194,15 @@ def parse_line(text: str, *, path: str, most: int = 128, required: bool = False)
     except ValidationError as error:
         raise InvalidArgument(violations=violations_of(error, path)) from None
     return line
+
+
+def parse_budget(tokens: int | None, *, path: str = "budget_tokens") -> int | None:
+    """A budget in tokens, or none. Raises InvalidArgument unless it is a whole number, 0 or more (C13)."""
+    try:
+        budget: int | None = _adapter(Tokens | None).validate_python(tokens)
+    except ValidationError as error:
+        raise InvalidArgument(violations=violations_of(error, path)) from None
+    return budget
 
 
 def violations_of(error: ValidationError, path: str, first_index: int = 0) -> list[FieldViolation]:

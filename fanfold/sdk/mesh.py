@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -12,22 +13,27 @@ from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.run import EventDetail
 from fanfold.model.step import StepEnded, StepOutcome
-from fanfold.model.validation import parse_request_id, parse_spec, require_json_schema
+from fanfold.model.validation import parse_budget, parse_line, parse_request_id, parse_spec, require_json_schema
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
 from fanfold.sdk.run import refuse_async
-from fanfold.sdk.servers import Servers
+from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
+from fanfold.sdk.servers import Servers, seconds_of
 
 
-class Mesh:
-    """A mesh, by its coordinator: `async with Mesh() as mesh: ...`.
+class Mesh(RunMethods):
+    """A mesh, by its coordinators: `async with Mesh() as mesh: ...`.
 
     `server` is the coordinator's host:port, or several with commas between or as a list: when one cannot be reached the
-    next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400.
+    next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400. `reconnect_timeout` is for how many seconds a mesh
+    that was lost is looked for, where a run can be gone on with.
     Every method raises a `fanfold.errors.FanfoldError`: Unavailable when the mesh cannot be reached.
     """
 
-    def __init__(self, server: str | Sequence[str] | None = None) -> None:
+    def __init__(
+        self, server: str | Sequence[str] | None = None, *, reconnect_timeout: float = RECONNECT_TIMEOUT
+    ) -> None:
         self._servers = Servers(server)
+        self._reconnect_timeout = seconds_of(reconnect_timeout)
 
     async def __aenter__(self) -> Self:
         await self._servers.__aenter__()
@@ -44,19 +50,67 @@ class Mesh:
         return self._servers.current.server
 
     def parallel(
-        self, specs: Sequence[Spec], *, on_event: OnStepEvent | None = None, request_id: str = ""
+        self,
+        specs: Sequence[Spec],
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
     ) -> ParallelRun:
         """A fan-out with a barrier (C12): `result = await mesh.parallel([...])`, outcomes in the order of `specs`.
 
         It starts when it is awaited or iterated: `async for event in run` gives the steps' events as they happen, and
         `run.result` is there after the last. `on_event`, a plain function, gets the same events; what it raises cancels
         the run and is raised. Cancelling it has the mesh stop its steps, and waits until they are gone; `run.outcomes`
-        keeps what had ended by then.
+        keeps what had ended by then. With `budget_tokens` the steps spend no more than that (C13).
 
         Raises (when it starts):
             InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
+            Cancelled: somebody else has cancelled the run.
         """
-        return ParallelRun(self._servers, specs, on_event, Terms(request_id=parse_request_id(request_id)))
+        terms = Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens))
+        return ParallelRun(self._servers, specs, on_event, terms)
+
+    def parallel_resumable(
+        self,
+        specs: Sequence[Spec],
+        workflow_id: str,
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
+    ) -> ParallelRun:
+        """A fan-out as `parallel`, whose successful steps are recorded under `workflow_id` and never run again (C16).
+
+        It outlives the coordinator: when that is lost, drains or hands over, the same run is gone on with, through any
+        server, without a gap and without telling anything twice. A later call with the workflow id, also from another
+        process, runs what has no record: new, changed and failed steps. When all have succeeded the records are gone.
+        With the `request_id` of an earlier call (`run.request_id`) it takes up that call's run.
+
+        Raises (when it starts), besides what `parallel` raises:
+            Aborted: another request holds the workflow, or another call with the same request id has taken it over.
+            FailedPrecondition: the mesh has no journal (C17).
+            Unavailable: no coordinator could be reached at first, or later none for `reconnect_timeout` seconds.
+        """
+        terms = _terms(workflow_id, budget_tokens, request_id)
+        return ParallelRun(self._servers, specs, on_event, terms, reconnect_timeout=self._reconnect_timeout)
+
+    def resume(
+        self,
+        workflow_id: str,
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
+    ) -> ParallelRun:
+        """As `parallel_resumable` with the steps that the workflow's last fan-out was asked for.
+
+        Raises (when it starts), besides:
+            NotFound: no fan-out of that workflow is kept.
+        """
+        terms = _terms(workflow_id, budget_tokens, request_id)
+        timeout = self._reconnect_timeout
+        return ParallelRun(self._servers, [], on_event, terms, as_before=True, reconnect_timeout=timeout)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).
@@ -94,3 +148,11 @@ class Mesh:
                 for agent in view.node.agents:
                     agents.setdefault(agent.name, agent)
         return sorted(agents.values(), key=lambda agent: agent.name)
+
+
+def _terms(workflow_id: str, budget_tokens: int | None, request_id: str) -> Terms:
+    return Terms(
+        request_id=parse_request_id(request_id) or f"sdk-{uuid.uuid4().hex}",
+        workflow_id=parse_line(workflow_id, path="workflow_id", required=True),
+        budget_tokens=parse_budget(budget_tokens),
+    )

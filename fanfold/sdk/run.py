@@ -10,13 +10,13 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.coordinator import Bookmark, CoordinatorClient, Terms
 from fanfold.clients.run_call import RunCall
 from fanfold.errors import Cancelled, FanfoldError, InternalError, Unavailable
 from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunStarted, RunState, RunStepEvent, WaitingChanged
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.sdk.servers import Servers
-from fanfold.sdk.streams import Bookmark, RunStream
+from fanfold.sdk.streams import RunStream
 
 STOP_SECONDS = 30.0
 """Longest wait for a cancelled run to be gone: more than a coordinator takes."""
@@ -29,11 +29,17 @@ class MeshRun(ABC, Generic[Event, Result]):
     """A run to be awaited or iterated. It runs once: awaiting it again gives the result that is there."""
 
     def __init__(
-        self, servers: Servers, on_event: Callable[[Event], None] | None, *, reconnect_timeout: float = 0.0
+        self,
+        servers: Servers,
+        on_event: Callable[[Event], None] | None,
+        terms: Terms,
+        *,
+        reconnect_timeout: float = 0.0,
     ) -> None:
         refuse_async(on_event)
         self._servers = servers
         self._on_event = on_event
+        self._terms = terms
         self._reconnect_timeout = reconnect_timeout
         self._stream: RunStream | None = None
         self._outcomes: list[StepOutcome | None] = []
@@ -50,6 +56,11 @@ class MeshRun(ABC, Generic[Event, Result]):
         if self._result is None:
             raise RuntimeError("the run has not ended; await it or iterate to its end first")
         return self._result
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request; a journaled run is gone on with by it."""
+        return self._terms.request_id
 
     @property
     def has_ended(self) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.coordinator import BEGINNING, Bookmark, CoordinatorClient
 from fanfold.clients.run_call import RunCall
 from fanfold.errors import NO_CONNECTION, NotFound, Unavailable
 from fanfold.model.run import EventDetail, RunEvent, RunStarted
@@ -21,14 +20,6 @@ LASTING_SECONDS = 60.0
 look for a run's holder give up sooner."""
 
 CANCELLED_BY_CALLER = "its caller cancelled it"
-
-
-@dataclass(frozen=True, slots=True)
-class Bookmark:
-    """Where reading goes on: the run, if it is known, and the number of its next event."""
-
-    run_id: str = ""
-    sequence: int = 0
 
 
 Begin = Callable[[CoordinatorClient, Bookmark], RunCall]
@@ -49,7 +40,7 @@ class RunStream:
         detail: EventDetail,
         *,
         reconnect_timeout: float,
-        bookmark: Bookmark = Bookmark(),
+        bookmark: Bookmark = BEGINNING,
     ) -> None:
         self._servers = servers
         self._begin = begin

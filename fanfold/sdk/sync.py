@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fanfold.model.node import Agent, NodeView
-from fanfold.model.run import ParallelResult
+from fanfold.model.run import EventDetail, ParallelResult, Run, RunEvent, RunState
 from fanfold.model.step import StepOutcome
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
 from fanfold.sdk.run import STOP_SECONDS
+from fanfold.sdk.runs import RECONNECT_TIMEOUT
 
 Result = TypeVar("Result")
 
@@ -25,8 +26,11 @@ class SyncMesh:
     from that thread. Ctrl-C in a method cancels what it runs, waits until the mesh has stopped it, and is raised.
     """
 
-    def __init__(self, server: str | Sequence[str] | None = None) -> None:
+    def __init__(
+        self, server: str | Sequence[str] | None = None, *, reconnect_timeout: float = RECONNECT_TIMEOUT
+    ) -> None:
         self._server = server
+        self._reconnect_timeout = reconnect_timeout
         self._mesh: Mesh | None = None
 
     def __enter__(self) -> Self:
@@ -50,12 +54,57 @@ class SyncMesh:
         self._end_loop()
 
     def parallel(
-        self, specs: Sequence[Spec], *, on_event: OnStepEvent | None = None, request_id: str = ""
+        self,
+        specs: Sequence[Spec],
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
     ) -> ParallelResult:
         """Run a fan-out with a barrier (C12). Raises as `Mesh.parallel`."""
 
         async def run() -> ParallelResult:
-            return await self._opened.parallel(specs, on_event=on_event, request_id=request_id)
+            return await self._opened.parallel(
+                specs, budget_tokens=budget_tokens, on_event=on_event, request_id=request_id
+            )
+
+        return self._wait(run())
+
+    def parallel_resumable(
+        self,
+        specs: Sequence[Spec],
+        workflow_id: str,
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
+    ) -> ParallelResult:
+        """Run a fan-out whose successful steps are recorded and never run again (C16).
+
+        Raises as `Mesh.parallel_resumable`.
+        """
+
+        async def run() -> ParallelResult:
+            return await self._opened.parallel_resumable(
+                specs, workflow_id, budget_tokens=budget_tokens, on_event=on_event, request_id=request_id
+            )
+
+        return self._wait(run())
+
+    def resume(
+        self,
+        workflow_id: str,
+        *,
+        budget_tokens: int | None = None,
+        on_event: OnStepEvent | None = None,
+        request_id: str = "",
+    ) -> ParallelResult:
+        """Run what a workflow's last fan-out was asked for and has no record. Raises as `Mesh.resume`."""
+
+        async def run() -> ParallelResult:
+            return await self._opened.resume(
+                workflow_id, budget_tokens=budget_tokens, on_event=on_event, request_id=request_id
+            )
 
         return self._wait(run())
 
@@ -72,6 +121,41 @@ class SyncMesh:
         return self._wait(self._opened.agents())
 
     @property
+    def server(self) -> str:
+        """The coordinator that is asked, as host:port."""
+        return self._opened.server
+
+    def runs(
+        self, *, workflow_id: str = "", states: Collection[RunState | str] = (), limit: int | None = None
+    ) -> list[Run]:
+        """Runs, newest first."""
+        return self._wait(self._opened.runs(workflow_id=workflow_id, states=states, limit=limit))
+
+    def run(self, run_id: str) -> Run:
+        """A run as it is. Raises NotFound."""
+        return self._wait(self._opened.run(run_id))
+
+    def cancel(self, run_id: str, reason: str = "") -> Run:
+        """Ask a run to stop. Raises NotFound."""
+        return self._wait(self._opened.cancel(run_id, reason))
+
+    def watch(
+        self, run_id: str, *, from_sequence: int = 0, detail: EventDetail = EventDetail.PROGRESS
+    ) -> Iterator[RunEvent]:
+        """A run's events, until it has ended. Raises as `Mesh.watch`."""
+        events = self._opened.watch(run_id, from_sequence=from_sequence, detail=detail)
+
+        async def following() -> RunEvent | None:
+            return await anext(events, None)
+
+        try:
+            while (event := self._wait(following())) is not None:
+                yield event
+        finally:
+            if self._mesh is not None:
+                self._wait(events.aclose())
+
+    @property
     def _opened(self) -> Mesh:
         if self._mesh is None:
             raise RuntimeError("use it as `with SyncMesh() as mesh:`")
@@ -83,7 +167,7 @@ class SyncMesh:
         self._loop.close()
 
     async def _open(self) -> Mesh:
-        return await Mesh(self._server).__aenter__()
+        return await Mesh(self._server, reconnect_timeout=self._reconnect_timeout).__aenter__()
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         if threading.current_thread() is self._thread:

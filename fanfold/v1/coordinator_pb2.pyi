@@ -36,6 +36,7 @@ class RunOpen(_message.Message):
     SCRIPT_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     TAKES_PARTS_FIELD_NUMBER: _builtins.int
+    FROM_RUN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent, as far as the service's comment says (C18). Optional for runs without a workflow id."""
     workflow_id: _builtins.str
@@ -48,6 +49,10 @@ class RunOpen(_message.Message):
     """First event to send, for a call that goes on reading what an earlier one began; 0 means from the beginning."""
     takes_parts: _builtins.bool
     """Whether the caller takes large outcomes in parts."""
+    from_run: _builtins.str
+    """The run that `from_sequence` counts in. If this call leads to another one, as that was cancelled meanwhile, the other
+    one's events are sent from the beginning.
+    """
     @_builtins.property
     def parallel(self) -> Global___ParallelRun:
         """A fan-out; its steps follow."""
@@ -67,10 +72,11 @@ class RunOpen(_message.Message):
         script: _run_pb2.Script | None = ...,
         from_sequence: _builtins.int = ...,
         takes_parts: _builtins.bool = ...,
+        from_run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "kind", b"kind", "parallel", b"parallel", "script", b"script"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "takes_parts", b"takes_parts", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "kind", b"kind", "parallel", b"parallel", "request_id", b"request_id", "script", b"script", "takes_parts", b"takes_parts", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015
@@ -256,6 +262,7 @@ class PipelineOpen(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     STAGE_TIMEOUT_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    FROM_RUN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent (C18)."""
     workflow_id: _builtins.str
@@ -268,6 +275,8 @@ class PipelineOpen(_message.Message):
     """Number of stages, at least 1."""
     from_sequence: _builtins.int
     """First event to send, for a call that goes on with what an earlier one began; 0 means from the beginning."""
+    from_run: _builtins.str
+    """The run that `from_sequence` counts in, as in RunOpen."""
     @_builtins.property
     def stage_timeout(self) -> _duration_pb2.Duration:
         """Longest time to answer one stage request (C15). Unset means 30 seconds."""
@@ -282,10 +291,11 @@ class PipelineOpen(_message.Message):
         stages: _builtins.int = ...,
         stage_timeout: _duration_pb2.Duration | None = ...,
         from_sequence: _builtins.int = ...,
+        from_run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "stage_timeout", b"stage_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_sequence", b"from_sequence", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015

@@ -411,10 +411,13 @@ class RunStepEvent(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    RECALLED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Position of the step in the request's list, or of the item in a pipeline, from 0."""
     stage: _builtins.int
     """Position of the stage in a pipeline, from 0."""
+    recalled: _builtins.bool
+    """Whether the step was answered from its record, and not run again (C16)."""
     @_builtins.property
     def event(self) -> _step_pb2.StepEvent:
         """What happened."""
@@ -425,10 +428,11 @@ class RunStepEvent(_message.Message):
         index: _builtins.int = ...,
         stage: _builtins.int = ...,
         event: _step_pb2.StepEvent | None = ...,
+        recalled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "recalled", b"recalled", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,6 +49,11 @@ def state_from_proto(number: pb.RunState.ValueType) -> RunState:
     return state
 
 
+def state_to_proto(state: RunState) -> pb.RunState.ValueType:
+    """A state as an enum number."""
+    return _STATE_TO_PROTO[state]
+
+
 def run_to_proto(run: Run, target: pb.Run | None = None) -> pb.Run:
     """Write a run into `target` or a new message."""
     message = pb.Run() if target is None else target
@@ -129,6 +134,7 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent) -> pb.RunEvent:
             step = message.step
             step.index = event.index
             step.stage = event.stage
+            step.recalled = event.recalled
             event_to_proto(event.event, step.event)
         case RunStarted():
             message.started.run_id = event.run_id
@@ -158,7 +164,9 @@ def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
         case "step":
             step = message.step
             if (told := event_from_proto(step.event)) is not None:
-                event = RunStepEvent(sequence=number, time=time, index=step.index, stage=step.stage, event=told)
+                event = RunStepEvent(
+                    sequence=number, time=time, index=step.index, stage=step.stage, event=told, recalled=step.recalled
+                )
         case "started":
             started = message.started
             event = RunStarted(sequence=number, time=time, run_id=started.run_id, total_steps=started.total_steps)

@@ -204,7 +204,8 @@ def members(kind: type) -> set[str]:
     """Names of the fields of a record, or of what is public of another class."""
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
-    return {name for name in vars(kind) if not name.startswith("_")}
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("fanfold.")]
+    return {name for base in ours for name in vars(base) if not name.startswith("_")}
 
 
 def test_the_sample_agents_can_be_offered() -> None:

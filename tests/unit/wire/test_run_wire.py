@@ -45,7 +45,9 @@ RUN = Run(
 OUTCOME = StepOutcome(task_id="a", agent="noop", output="done", success=True, attempts=1, ended_at=NOW)
 EVENTS: list[RunEvent] = [
     RunStarted(sequence=1, time=NOW, run_id="run-1", total_steps=5),
-    RunStepEvent(sequence=2, time=NOW, index=3, stage=1, event=StepEnded(task_id="a", time=NOW, outcome=OUTCOME)),
+    RunStepEvent(
+        sequence=2, time=NOW, index=3, stage=1, event=StepEnded(task_id="a", time=NOW, outcome=OUTCOME), recalled=True
+    ),
     StageFailed(sequence=3, time=NOW, index=3, stage=2, error="it raised"),
     StepChanged(sequence=4, time=NOW, key="3.1", reason="its prompt changed"),
     BudgetExhausted(sequence=5, time=NOW, budget=BUDGET),

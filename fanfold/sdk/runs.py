@@ -1,0 +1,92 @@
+"""What can be asked about runs, and about the checkpoints of workflows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection
+
+from fanfold.clients.coordinator import Bookmark, CoordinatorClient
+from fanfold.clients.run_call import RunCall
+from fanfold.errors import InvalidArgument
+from fanfold.model.run import EventDetail, Run, RunEvent, RunState
+from fanfold.sdk.servers import Servers
+from fanfold.sdk.streams import RunStream
+
+RECONNECT_TIMEOUT = 300.0
+"""Seconds for which a mesh that was lost is looked for."""
+
+
+class RunMethods:
+    """The part of `Mesh` that is about runs as such, whoever has started them."""
+
+    _servers: Servers
+    _reconnect_timeout: float
+
+    async def runs(
+        self, *, workflow_id: str = "", states: Collection[RunState | str] = (), limit: int | None = None
+    ) -> list[Run]:
+        """The caller's runs, newest first: of one workflow, in one of some states, or all.
+
+        Those of the past are kept for a time if they have a workflow id.
+        """
+        wanted = [_state_of(state) for state in states]
+
+        async def ask(client: CoordinatorClient) -> list[Run]:
+            return await client.list_runs(workflow_id=workflow_id, states=wanted, limit=limit)
+
+        return await self._servers.ask(ask)
+
+    async def run(self, run_id: str) -> Run:
+        """A run as it is.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        return await self._servers.ask(lambda client: client.get_run(run_id))
+
+    async def cancel(self, run_id: str, reason: str = "") -> Run:
+        """Ask a run to stop; gives it as it then is. The first reason is kept.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        return await self._servers.ask(lambda client: client.cancel_run(run_id, reason))
+
+    async def watch(
+        self, run_id: str, *, from_sequence: int = 0, detail: EventDetail = EventDetail.PROGRESS
+    ) -> AsyncGenerator[RunEvent, None]:
+        """A run's events from a number on, each once, until it has ended; 0 means from the first that is kept (C28).
+
+        A coordinator that is lost meanwhile is replaced by another one, as in `parallel_resumable`.
+
+        Raises:
+            NotFound: there is no such run.
+            FailedPrecondition: its events are not kept, as it has no workflow id.
+            OutOfRange: that event is not kept any more.
+            Unavailable: no coordinator could be reached for `reconnect_timeout` seconds.
+        """
+        if from_sequence < 0:
+            raise InvalidArgument.of_field("from_sequence", "must be the number of an event, or 0")
+
+        def begin(client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
+            return client.watch_run(run_id, detail=detail, from_sequence=bookmark.sequence)
+
+        stream = RunStream(
+            self._servers,
+            begin,
+            detail,
+            reconnect_timeout=self._reconnect_timeout,
+            bookmark=Bookmark(run_id, from_sequence),
+        )
+        try:
+            while events := await stream.read():
+                for event in events:
+                    yield event
+        finally:
+            await stream.close()
+
+
+def _state_of(word: RunState | str) -> RunState:
+    try:
+        return RunState(word)
+    except ValueError:
+        raise InvalidArgument.of_field("states", f"must be of {', '.join(RunState)}") from None

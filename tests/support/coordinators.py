@@ -1,0 +1,74 @@
+"""Coordinators as the processes that they are, over one journal, so that they can be killed one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from executor_node.app import running as running_node
+from executor_node.supervisor.client import Supervision
+from fanfold import Mesh
+from fanfold.cli.child import Child
+from support.mesh import ANY_PORT, SHORT_PATIENCE, node_config, until_ready
+
+SHORT_LEASES = {"lease": 2.0, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 5.0}
+"""How long runs are held in meshes of tests, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinators:
+    """Coordinators that share a journal, and nodes that they share."""
+
+    children: list[Child]
+    workspace: Path
+
+    @property
+    def servers(self) -> str:
+        """Their addresses, as clients are given them."""
+        return ",".join(child.address for child in self.children)
+
+    def of(self, name: str) -> Child:
+        """The one of that name."""
+        return next(child for child in self.children if child.name == name)
+
+
+@asynccontextmanager
+async def coordinators(folder: Path, count: int = 2, *, nodes: int = 1, **settings: Any) -> AsyncIterator[Coordinators]:
+    """Coordinators c1, c2 ... with short times, ready, with nodes that work in `folder`/workspace."""
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True)
+    async with AsyncExitStack() as stack:
+        children = []
+        for number in range(1, count + 1):
+            children.append(await _started(folder, f"c{number}", settings))
+            stack.push_async_callback(children[-1].kill)
+        for number in range(1, nodes + 1):
+            announce = {"announce_to": [child.address for child in children]}
+            config = node_config(workspace, f"node-{number}", "", announce)
+            await stack.enter_async_context(running_node(config, Supervision.spawn({"PATH": "/usr/bin:/bin"}), {}))
+        for child in children:
+            async with Mesh(child.address) as mesh:
+                await until_ready(mesh, nodes)
+        yield Coordinators(children, workspace)
+
+
+async def _started(folder: Path, name: str, settings: dict[str, Any]) -> Child:
+    short = {
+        "name": name,
+        "listen": ANY_PORT,
+        "metrics_listen": ANY_PORT,
+        "drain_grace": 2.0,
+        "exit_with_parent": True,
+        "placement": SHORT_PATIENCE,
+        "journal": {"path": str(folder / "journal.db"), **SHORT_LEASES},
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(short | settings))
+    child = await Child.start(name, ["coordinator", "--config", str(file)], log=file.with_suffix(".log"))
+    await child.wait_until_ready()
+    return child
