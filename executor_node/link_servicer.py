@@ -57,6 +57,7 @@ async def serve_link(
         yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node, held_executions=held, takes_parts=True))
         async with background(_hear(requests, link, links), _tell_status(link, links)):
             while words := await link.words.read():
+                await asyncio.sleep(0)  # first the workers get what was just started
                 for response in _responses(words, link):
                     yield response
                 link.words_sent()

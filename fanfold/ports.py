@@ -95,7 +95,7 @@ class NodeLink(Protocol):
         ...
 
     def acknowledge(self, execution_id: str) -> None:
-        """Tell the node that it need not keep the ending of an execution any longer, nor have it come."""
+        """Tell the node, now or soon, that it need not keep the ending of an execution, nor have it come."""
         ...
 
     def want(self, execution_id: str) -> None:

@@ -30,6 +30,9 @@ from fanfold.wire.time import set_duration
 
 _RENEWALS_A_LEASE = 3
 
+_MUCH_OUTPUT_CHARACTERS = 2**20
+"""Output that has arrived while the node still keeps it, after which acknowledgements do not wait for the next word."""
+
 _LAST_WORD_SECONDS = 5.0
 """Longest wait for the status of a link that has ended."""
 
@@ -123,6 +126,7 @@ class _Link:
         self._adoptions: dict[str, int] = {}
         self._cancels: list[tuple[str, str, float]] = []
         self._acknowledged: list[str] = []
+        self._arrived_characters = 0
         self._renewal_due = False
         self._finished = False
         self._wake = asyncio.Event()
@@ -159,7 +163,17 @@ class _Link:
     def acknowledge(self, execution_id: str) -> None:
         self.parts.discard(execution_id)
         self._acknowledged.append(execution_id)
-        self._wake.set()
+        if self._has_much_acknowledged():
+            self._wake.set()
+
+    def arrived(self, characters: int) -> None:
+        """An ending with so much output is here, and on the node until that is acknowledged."""
+        self._arrived_characters += characters
+
+    def _has_much_acknowledged(self) -> bool:
+        """Whether the node waits for acknowledgements; few go along with the next word, a renewal at the latest."""
+        much = len(self._acknowledged) >= MAX_FRAME_ELEMENTS or self._arrived_characters >= _MUCH_OUTPUT_CHARACTERS
+        return much and bool(self._acknowledged)
 
     async def keep_renewing(self, interval: float) -> None:
         """Say something every so many seconds, also if there is nothing else to say."""
@@ -185,12 +199,14 @@ class _Link:
 
     def _has_small(self) -> bool:
         """Whether there is anything but pieces to be said: one piece at most keeps it waiting."""
-        gathered = self._starts or self._acknowledged or self._cancels or self._adoptions
-        return bool(gathered) or self._renewal_due or self.parts.has_credits()
+        gathered = self._starts or self._cancels or self._adoptions or (self._finished and self._acknowledged)
+        due = self._renewal_due or self.parts.has_credits() or self._has_much_acknowledged()
+        return bool(gathered) or due
 
     def _next_message(self) -> pb.LinkRequest:
         message, size = pb.LinkRequest(acknowledged=self._acknowledged), 0
         self._acknowledged = []
+        self._arrived_characters = 0
         self._renewal_due = False
         adoptions, self._adoptions = self._adoptions, {}
         for run_id, epoch in adoptions.items():
@@ -233,6 +249,8 @@ def _dispatch(message: pb.LinkResponse, listener: LinkListener, link: _Link) -> 
 def _tell(execution_id: str, event: StepEvent | None, listener: LinkListener, link: _Link) -> None:
     if event is None:
         return
+    if isinstance(event, StepEnded):
+        link.arrived(len(event.outcome.output))
     listener.execution_event(execution_id, event)
     if isinstance(event, StepEnded):
         link.parts.progress.forget(execution_id)

@@ -12,7 +12,7 @@ from fanfold.model.node import NodeState
 from fanfold.model.step import FailureCode, StepEvent
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
-from support.mesh import coordinator_alone, until_ready
+from support.mesh import coordinator_alone, until, until_ready
 from support.silence import nothing_logged_as_error
 from support.strange import StrangeNode, ended, serving_node, well_done
 
@@ -23,10 +23,10 @@ BEYOND_TIME = 2**60
 
 
 @asynccontextmanager
-async def mesh_of(*nodes: StrangeNode) -> AsyncIterator[Mesh]:
+async def mesh_of(*nodes: StrangeNode, lease: float = 10) -> AsyncIterator[Mesh]:
     async with AsyncExitStack() as stack:
         addresses = [await stack.enter_async_context(serving_node(node)) for node in nodes]
-        sources = {"static": addresses, "redial_delay": 0.1}
+        sources = {"static": addresses, "redial_delay": 0.1, "lease": lease}
         coordinator = await stack.enter_async_context(coordinator_alone(nodes=sources))
         mesh = await stack.enter_async_context(Mesh(coordinator.address))
         await until_ready(mesh, len(nodes))
@@ -111,6 +111,36 @@ async def test_an_outcome_is_made_to_say_what_outcomes_promise() -> None:
     failure = result[3].failure
     assert failure is not None
     assert (failure.code, failure.message) == (FailureCode.INTERNAL, "the node does not say why")
+
+
+def large(start: pb.StartExecution) -> Iterable[step_pb2.StepEvent]:
+    """An end with a large output for the step `large`, and with a small one for others."""
+    told = outcome(start)
+    if start.step.task_id == "large":
+        told.output = "x" * 2**20
+    yield ended(told)
+
+
+async def test_ends_are_acknowledged_with_the_next_start_and_large_ones_at_once() -> None:
+    node = StrangeNode(answer=large)
+    async with mesh_of(node, lease=300) as mesh:
+        await mesh.execute(step("a"))
+        await mesh.execute(step("b"))
+        assert node.acknowledged == [node.received[0].execution_id]
+        await mesh.execute(step("large"))
+        await until(lambda: len(node.acknowledged) == 3, "the large end is acknowledged")
+        await mesh.parallel([step(str(number)) for number in range(1000)])
+    told = [start.execution_id for start in node.received]
+    assert node.acknowledged == told[: len(node.acknowledged)], "each once, as they ended"
+    assert len(node.acknowledged) > 900
+
+
+@pytest.mark.contract("F15")
+async def test_the_last_end_is_acknowledged_with_a_renewal() -> None:
+    node = StrangeNode()
+    async with mesh_of(node, lease=1.5) as mesh:
+        await mesh.execute(step("a"))
+        await until(lambda: node.acknowledged == [node.received[0].execution_id], "the end is acknowledged", 10)
 
 
 def beside_the_point(start: pb.StartExecution) -> Iterable[step_pb2.StepEvent]:

@@ -35,6 +35,7 @@ class StrangeNode:
     name: str = "strange"
     answer: Answer = well_done
     received: list[pb.StartExecution] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
     links: int = 0
 
     async def converse(self, requests: AsyncIterator[pb.LinkRequest]) -> AsyncIterator[pb.LinkResponse]:
@@ -46,6 +47,7 @@ class StrangeNode:
         async for request in requests:
             if request.HasField("hello"):
                 yield pb.LinkResponse(welcome=pb.LinkWelcome(node=node))
+            self.acknowledged += request.acknowledged
             for start in request.starts:
                 self.received.append(start)
                 for event in self.answer(start):
