@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +37,24 @@ class Coordinators:
         """The one of that name."""
         return next(child for child in self.children if child.name == name)
 
+    async def kill(self) -> None:
+        """Kill all of them."""
+        await asyncio.gather(*(child.kill() for child in self.children))
+
+    async def restart(self, name: str) -> None:
+        """Start one that has ended again, where it was."""
+        former = self.of(name)
+        file = former.log.with_suffix(".yaml")
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"listen": former.address}))
+        child = await Child.start(name, ["coordinator", "--config", str(file)], log=former.log)
+        self.children[self.children.index(former)] = child
+        await child.wait_until_ready()
+
+
+def journal_in(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Settings of a coordinator with a journal of short leases."""
+    return {"journal": {"path": str(folder / "journal.db"), **SHORT_LEASES, **settings}}
+
 
 @asynccontextmanager
 async def coordinators(folder: Path, count: int = 2, *, nodes: int = 1, **settings: Any) -> AsyncIterator[Coordinators]:
@@ -43,10 +62,11 @@ async def coordinators(folder: Path, count: int = 2, *, nodes: int = 1, **settin
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     async with AsyncExitStack() as stack:
-        children = []
-        for number in range(1, count + 1):
-            children.append(await _started(folder, f"c{number}", settings))
-            stack.push_async_callback(children[-1].kill)
+        children: list[Child] = []
+        up = Coordinators(children, workspace)
+        stack.push_async_callback(up.kill)
+        names = [f"c{number}" for number in range(1, count + 1)]
+        children += await asyncio.gather(*(_started(folder, name, dict(settings)) for name in names))
         for number in range(1, nodes + 1):
             announce = {"announce_to": [child.address for child in children]}
             config = node_config(workspace, f"node-{number}", "", announce)
@@ -54,7 +74,7 @@ async def coordinators(folder: Path, count: int = 2, *, nodes: int = 1, **settin
         for child in children:
             async with Mesh(child.address) as mesh:
                 await until_ready(mesh, nodes)
-        yield Coordinators(children, workspace)
+        yield up
 
 
 async def _started(folder: Path, name: str, settings: dict[str, Any]) -> Child:
@@ -65,7 +85,7 @@ async def _started(folder: Path, name: str, settings: dict[str, Any]) -> Child:
         "drain_grace": 2.0,
         "exit_with_parent": True,
         "placement": SHORT_PATIENCE,
-        "journal": {"path": str(folder / "journal.db"), **SHORT_LEASES},
+        **journal_in(folder, **settings.pop("journal", {})),
     }
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(short | settings))
