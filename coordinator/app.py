@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +14,7 @@ from coordinator.journal.journal import KeptRun
 from coordinator.journal.opening import open_journal, retention_of
 from coordinator.methods.forwarding import Forwarding
 from coordinator.metrics import NodeCollector
+from coordinator.placement.adoption import adopted
 from coordinator.placement.discovery import follow_dns, follow_static
 from coordinator.placement.mesh import Mesh, Retries
 from coordinator.placement.node import Leases
@@ -47,10 +48,8 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         validator = await stack.enter_async_context(SchemaValidator())
         sources = config.nodes
         dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence)
-        certainty = sources.lease + sources.lease_grace + sources.lease_margin
-        nodes = Nodes(
-            dialer, redial_delay=sources.redial_delay, leases=Leases(lease=sources.lease, certainty=certainty)
-        )
+        leases = Leases(lease=sources.lease, certainty=sources.certainty)
+        nodes = Nodes(dialer, redial_delay=sources.redial_delay, leases=leases)
         await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
         checks = RequestChecks(validator, config.limits)
@@ -88,8 +87,9 @@ async def _durable_runs(
     times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
     holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
 
-    async def adopt(run: KeptRun, scope: Scope) -> None:
-        pass
+    def adopt(run: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
+        certainty, stop_wait = config.nodes.certainty, config.placement.cancel_wait
+        return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
     return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, waits)

@@ -49,6 +49,11 @@ class NodeSources(_Section):
     lease_margin: Seconds = 1.0
     """Seconds on top, for messages on their way, before a lost step may be given to another node."""
 
+    @property
+    def certainty(self) -> float:
+        """Seconds after the loss of a link from which on nothing can run that ran there."""
+        return self.lease + self.lease_grace + self.lease_margin
+
 
 class Placement(_Section):
     """How long steps wait for a node that could take them, in seconds (C3)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.pace import Pace
 from coordinator.waiting import Waiting
+from fanfold.errors import Aborted
 
 if TYPE_CHECKING:
     from coordinator.placement.adoption import AdoptedExecution
@@ -17,16 +18,25 @@ Acknowledge = Callable[[], None]
 
 
 class Hold:
-    """A coordinator's hold on a run. Once it is given up, the run's executions are another one's to stop."""
+    """A coordinator's hold on a run. Once it is given up, the run's executions are another one's to stop.
 
-    __slots__ = ("is_given_up",)
+    `is_certain` says whether nobody else can hold the run yet; a process that was frozen may wake up too late (F5).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_certain", "is_given_up")
+
+    def __init__(self, is_certain: Callable[[], bool] = lambda: True) -> None:
+        self._is_certain = is_certain
         self.is_given_up = False
 
     def give_up(self) -> None:
         """The run goes on elsewhere."""
         self.is_given_up = True
+
+    def check(self) -> None:
+        """Raise Aborted unless a step may be sent to a node now."""
+        if self.is_given_up or not self._is_certain():
+            raise Aborted("the run may be another coordinator's by now", reason="RUN_MOVED")
 
 
 class Receipts:

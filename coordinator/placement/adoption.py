@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,24 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
             scope.adopted[each.name.key] = each
         else:
             each.discard()
+
+
+@asynccontextmanager
+async def adopted(
+    nodes: Nodes, scope: Scope, node_names: Iterable[str], *, timeout: float, stop_wait: float
+) -> AsyncIterator[None]:
+    """What the nodes hold of a run is in `scope.adopted` while the block lasts; what is left of it then is stopped.
+
+    `timeout` and `stop_wait` in seconds are those of `adopt_run` and `part_with_rest`.
+
+    Raises:
+        Aborted: as `adopt_run`.
+    """
+    await adopt_run(nodes, scope, node_names, timeout)
+    try:
+        yield
+    finally:
+        await part_with_rest(scope, stop_wait)
 
 
 async def part_with_rest(scope: Scope, timeout: float) -> None:

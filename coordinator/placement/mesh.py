@@ -161,6 +161,7 @@ class MeshExecutor:
             spec=spec,
             progress=self._scope.progress,
         )
+        self._scope.hold.check()
         execution = node.execute(start, attempt.tell, self._scope)
         await self._wait(node, execution)
         return execution

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from coordinator.combinators.runner import StepRunner
-from coordinator.journal.journal import Fenced, KeptRun, NewRun
+from coordinator.journal.journal import KeptRun, NewRun
 from coordinator.runs.history import History, history_of
 from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun, Tenure
@@ -19,7 +19,7 @@ from coordinator.runs.log import ends_run
 from coordinator.runs.opening import Opening
 from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.work import ParallelWork, Work
-from coordinator.scope import Receipts, Scope
+from coordinator.scope import Hold, Receipts, Scope
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from fanfold.model.checkpoint import fingerprint
 from fanfold.model.run import Budget, EventDetail, Run, RunKind, RunState, StepCounts
@@ -37,8 +37,8 @@ Reader = LiveReader | KeptReader
 RunnerFactory = Callable[[Scope], StepRunner]
 """Gives what runs the steps of a run."""
 
-Adopt = Callable[[KeptRun, Scope], Awaitable[None]]
-"""Takes over what former holders of the run have left on nodes, into the scope; returns when nothing else is there."""
+Adopted = Callable[[KeptRun, Scope], AbstractAsyncContextManager[None]]
+"""Takes over what former holders of the run have left on nodes, into the scope; nothing else is there in the block."""
 
 
 class HeldElsewhere(Exception):
@@ -60,11 +60,11 @@ class Waits:
 class DurableRuns:
     """Accepts journaled runs, and gives their callers and watchers their events."""
 
-    def __init__(self, holding: Holding, runners: RunnerFactory, adopt: Adopt, waits: Waits) -> None:
+    def __init__(self, holding: Holding, runners: RunnerFactory, adopted: Adopted, waits: Waits) -> None:
         self.holding = holding
         self.journal = holding.journal
         self._runners = runners
-        self._adopt = adopt
+        self._adopted = adopted
         self._waits = waits
 
     @asynccontextmanager
@@ -149,19 +149,28 @@ class DurableRuns:
         raise FailedPrecondition(f"this release cannot go on with a run of kind {kept.run.kind}")
 
     def _run_of(self, kept: KeptRun, work: Work, history: History) -> JournaledRun:
-        run_id = kept.run.run_id
+        run_id, epoch = kept.run.run_id, kept.epoch
+
+        def may_write() -> bool:
+            return self.holding.may_write(run_id)
+
+        async def use_node(node: str) -> None:
+            if node not in kept.nodes:
+                await self.journal.use_node(run_id, epoch, node)
+
         scope = Scope(
             run_id=run_id,
             owner=kept.run.owner,
             progress=True,
-            epoch=kept.epoch,
-            use_node=_NodesUsed(self.holding, kept).use,
+            epoch=epoch,
+            hold=Hold(may_write),
+            use_node=use_node,
             receipts=Receipts(),
         )
         tenure = Tenure(
             journal=self.journal,
-            may_write=lambda: self.holding.may_write(run_id),
-            adopt=lambda: self._adopt(kept, scope),
+            may_write=may_write,
+            adopted=lambda: self._adopted(kept, scope),
             caller_grace=self._waits.caller,
         )
         return JournaledRun(kept, work, history, scope, self._runners(scope), tenure)
@@ -190,20 +199,3 @@ class DurableRuns:
         return NewRun(
             run=run, request_id=opening.request_id, request_digest=digest.hexdigest(), request=b"".join(parts)
         )
-
-
-class _NodesUsed:
-    """Makes durable which nodes a run's steps may be on, before they are, and refuses once the lease may be over."""
-
-    def __init__(self, holding: Holding, kept: KeptRun) -> None:
-        self._holding = holding
-        self._kept = kept
-        self._used = set(kept.nodes)
-
-    async def use(self, node: str) -> None:
-        """The run is about to send a step to this node. Raises Fenced if it is not ours to send."""
-        if not self._holding.may_write(self._kept.run.run_id):
-            raise Fenced("the run's lease may be over")
-        if node not in self._used:
-            await self._holding.journal.use_node(self._kept.run.run_id, self._kept.epoch, node)
-            self._used.add(node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import structlog
@@ -34,13 +35,14 @@ _log = structlog.get_logger(__name__)
 class Tenure:
     """What a run is held with.
 
-    `may_write` says whether its lease is certainly not over, `adopt` takes over what former holders have left on nodes,
-    and `caller_grace` is how many seconds an attached run waits for its caller.
+    `may_write` says whether its lease is certainly not over. `adopted` takes over what former holders have left on
+    nodes, and parts at its end with what nobody has asked for. `caller_grace` is how many seconds an attached run waits
+    for its caller.
     """
 
     journal: Journal
     may_write: Callable[[], bool]
-    adopt: Callable[[], Awaitable[None]]
+    adopted: Callable[[], AbstractAsyncContextManager[None]]
     caller_grace: float
 
 
@@ -135,11 +137,11 @@ class JournaledRun:
     async def _do(self) -> None:
         if not self._history.is_started:
             self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self._work.total)
-        await self._tenure.adopt()
-        records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
-        gate = _Gate(self._runner, self)
-        recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self._work.item_hash)
-        await self._work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
+        async with self._tenure.adopted():
+            records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
+            gate = _Gate(self._runner, self)
+            recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self._work.item_hash)
+            await self._work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
 
     async def _write(self) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,8 +97,8 @@ class World:
         holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
         holding.address = name
 
-        async def adopt(_kept: KeptRun, _scope: Scope) -> None:
-            """Executions of this process end with the run that holds them."""
+        def adopt(_kept: KeptRun, _scope: Scope) -> AbstractAsyncContextManager[None]:
+            return nullcontext()  # executions of this process end with the run that holds them
 
         executor = self.agents.executor(self._validator)
         runs = DurableRuns(holding, lambda _scope: runner_of(executor), adopt, WAITS)

@@ -1,0 +1,216 @@
+"""Runs that outlive their coordinator: killed, or told to stop, in the middle of it (C18, C19, C43, F2, F5, F6)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+import yaml
+
+from executor_node.app import running as running_node
+from executor_node.supervisor.client import Supervision
+from fanfold.cli.child import Child
+from fanfold.rpc.channels import open_channel
+from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.v1 import run_pb2, step_pb2
+from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
+from support.mesh import ANY_PORT, SHORT_PATIENCE, coordinator_alone, node_config, until
+
+pytestmark = pytest.mark.process
+
+LIFECYCLE = run_pb2.EVENT_DETAIL_LIFECYCLE
+JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 10.0}
+NODES = {"lease": 3.0, "lease_grace": 1.0, "lease_margin": 0.3, "redial_delay": 0.2}
+
+
+def settings(tmp_path: Path, name: str) -> dict[str, Any]:
+    journal = {"path": str(tmp_path / "journal.db"), **JOURNAL}
+    return {"name": name, "journal": journal, "nodes": NODES, "placement": SHORT_PATIENCE}
+
+
+class Pair:
+    """Two coordinators on one journal: one is a process that can be killed, the other is in this one; and a node."""
+
+    def __init__(self, first: Child, process: asyncio.subprocess.Process, second: str, workspace: Path) -> None:
+        self.first = first
+        self.process = process
+        self.second = second
+        self.workspace = workspace
+
+    def lines(self) -> list[str]:
+        """What the steps have written."""
+        path = self.workspace / "lines"
+        return path.read_text().split() if path.exists() else []
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as stack:
+        config = tmp_path / "first.yaml"
+        config.write_text(
+            yaml.safe_dump({**settings(tmp_path, "first"), "listen": ANY_PORT, "metrics_listen": ANY_PORT})
+        )
+        words = ["-P", "-m", "fanfold.cli", "serve", "coordinator", "--config", str(config), "--print-ready"]
+        pipe = asyncio.subprocess.PIPE
+        log = tmp_path / "first.log"
+        with log.open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *words, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True
+            )
+        first = Child("first", process, log)
+        stack.push_async_callback(first.stop, 5.0)
+        await first.wait_until_ready()
+        second = await stack.enter_async_context(coordinator_alone(**settings(tmp_path, "second")))
+        workspace = tmp_path / "workspace"
+        workspace.mkdir()
+        addresses = {"announce_to": [first.address, second.address], "capacity": {"concurrency_hint": 8}}
+        supervision = Supervision.spawn({"PATH": "/usr/bin:/bin"})
+        await stack.enter_async_context(
+            running_node(node_config(workspace, "node-1", first.address, addresses), supervision, {})
+        )
+        yield Pair(first, process, second.address, workspace)
+
+
+def shell(task_id: str, command: str) -> step_pb2.AgentStepSpec:
+    return step_pb2.AgentStepSpec(task_id=task_id, agent="shell", description="d", prompt=command)
+
+
+def slow(task_id: str, go_file: str = "go") -> step_pb2.AgentStepSpec:
+    """A step that notes its start, waits for a file, and notes its end."""
+    return shell(
+        task_id,
+        f"echo start-{task_id} >> lines; while [ ! -e {go_file} ]; do sleep 0.05; done; "
+        f"echo end-{task_id} >> lines; echo did-{task_id}",
+    )
+
+
+def request(steps: Sequence[step_pb2.AgentStepSpec], from_sequence: int = 0) -> list[pb.RunRequest]:
+    parallel = pb.ParallelRun(total_steps=len(steps))
+    opening = pb.RunOpen(
+        workflow_id="audit", request_id="r1", events=LIFECYCLE, parallel=parallel, from_sequence=from_sequence
+    )
+    return [pb.RunRequest(open=opening), pb.RunRequest(steps=pb.StepBatch(steps=steps))]
+
+
+async def read_into(events: list[run_pb2.RunEvent], call: Any) -> None:
+    while (response := await call.read()) is not grpc.aio.EOF:
+        events += response.events
+
+
+async def go_on(address: str, steps: Sequence[step_pb2.AgentStepSpec], events: list[run_pb2.RunEvent]) -> None:
+    """Read the run to its end at this coordinator, asking again while it says that it cannot be told yet."""
+    async with asyncio.timeout(30), open_channel(address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        while True:
+            try:
+                await read_into(events, stub.Run(iter(request(steps, events[-1].sequence + 1))))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def outputs(events: Sequence[run_pb2.RunEvent]) -> dict[int, str]:
+    ended = [event.step for event in events if event.step.event.HasField("ended")]
+    assert len({each.index for each in ended}) == len(ended), "a step ended twice"
+    return {each.index: each.event.ended.outcome.output.strip() for each in ended}
+
+
+def attempts(events: Sequence[run_pb2.RunEvent]) -> list[int]:
+    return [event.step.event.ended.outcome.attempts for event in events if event.step.event.HasField("ended")]
+
+
+def assert_whole(events: Sequence[run_pb2.RunEvent], count: int) -> None:
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert outputs(events) == {index: f"did-{index}" for index in range(count)}
+    assert attempts(events) == [1] * count
+    assert events[-1].ended.run.state == run_pb2.RUN_STATE_COMPLETED
+
+
+@pytest.mark.contract("C18", "C19", "F2", "F5", "F6")
+async def test_a_killed_coordinators_run_goes_on_elsewhere_and_repeats_nothing(tmp_path: Path) -> None:
+    steps = [shell("0", "echo start-0 >> lines; echo did-0"), *(slow(str(n)) for n in (1, 2, 3))]
+    events: list[run_pb2.RunEvent] = []
+    async with pair(tmp_path) as coordinators, open_channel(coordinators.first.address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        call = stub.Run(iter(request(steps)))
+        while not outputs(events):
+            events += (await call.read()).events
+        await until(lambda: len(coordinators.lines()) == 4, "all steps have begun")
+        coordinators.process.send_signal(signal.SIGKILL)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await read_into(events, call)
+        going_on = asyncio.create_task(go_on(coordinators.second, steps, events))
+        (coordinators.workspace / "go").touch()
+        await going_on
+        assert_whole(events, 4)
+        assert sorted(coordinators.lines()) == sorted(
+            ["start-0", *(f"{what}-{n}" for n in (1, 2, 3) for what in ("start", "end"))]
+        )
+
+
+@pytest.mark.contract("C19", "C43", "F19")
+async def test_a_coordinator_that_is_told_to_stop_hands_its_run_over_at_once(tmp_path: Path) -> None:
+    steps = [slow(str(n)) for n in range(3)]
+    events: list[run_pb2.RunEvent] = []
+    async with pair(tmp_path) as coordinators, open_channel(coordinators.first.address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        call = stub.Run(iter(request(steps)))
+        events += (await call.read()).events
+        await until(lambda: len(coordinators.lines()) >= 3, "steps have begun")
+        coordinators.process.send_signal(signal.SIGTERM)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_into(events, call)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        async with open_channel(coordinators.second) as other:
+            held: Any = CoordinatorStub(other)
+            run_id = events[0].started.run_id
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            run = (await held.GetRun(pb.GetRunRequest(run_id=run_id))).run
+            while run.coordinator != "second":
+                assert loop.time() - began < JOURNAL["lease"], "it was not handed over, its lease ended"
+                run = (await held.GetRun(pb.GetRunRequest(run_id=run_id))).run
+        going_on = asyncio.create_task(go_on(coordinators.second, steps, events))
+        (coordinators.workspace / "go").touch()
+        await going_on
+        assert_whole(events, 3)
+        assert len(coordinators.lines()) == 6
+        await until(lambda: coordinators.process.returncode is not None, "the first one is gone")
+
+
+@pytest.mark.contract("C18", "C19", "F5")
+async def test_a_frozen_coordinator_finds_its_run_taken_over_and_does_no_harm(tmp_path: Path) -> None:
+    steps = [slow(str(n)) for n in range(12)]  # more than the node takes at once, so that there is more to dispatch
+    events: list[run_pb2.RunEvent] = []
+    async with pair(tmp_path) as coordinators, open_channel(coordinators.first.address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        call = stub.Run(iter(request(steps)))
+        events += (await call.read()).events
+        await until(lambda: len(coordinators.lines()) >= 3, "steps have begun")
+        coordinators.process.send_signal(signal.SIGSTOP)
+        try:
+            async with open_channel(coordinators.second) as other:
+                held: Any = CoordinatorStub(other)
+                run_id = events[0].started.run_id
+                async with asyncio.timeout(20):
+                    while (await held.GetRun(pb.GetRunRequest(run_id=run_id))).run.coordinator != "second":
+                        await asyncio.sleep(0.05)
+            going_on = asyncio.create_task(go_on(coordinators.second, steps, events))
+            await asyncio.sleep(0)
+        finally:
+            coordinators.process.send_signal(signal.SIGCONT)
+        (coordinators.workspace / "go").touch()
+        await going_on
+        call.cancel()
+        assert_whole(events, 12)
+        assert len(coordinators.lines()) == 24
