@@ -143,13 +143,21 @@ class Writer:
 
 def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
     """Carry out one operation of a transaction. What is wrong with it alone is its result; else the error is raised."""
+    savepoint = transaction.connection.begin_nested()
     try:
-        with transaction.connection.begin_nested():
-            return operation(transaction)
+        result = operation(transaction)
     except FanfoldError as error:
-        return _Refusal(error)
-    except Exception as error:
-        if isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError):
-            raise
-        _log.error("journal operation failed", why=words_of(error), exc_info=not isinstance(error, DBAPIError))
-        return _Refusal(JournalFailed())
+        refusal = _Refusal(error)
+    except (DataError, IntegrityError) as error:
+        _log.error("journal operation failed", why=words_of(error))
+        refusal = _Refusal(JournalFailed())
+    except DBAPIError:
+        raise
+    except Exception:
+        _log.exception("journal operation failed")
+        refusal = _Refusal(JournalFailed())
+    else:
+        savepoint.commit()
+        return result
+    savepoint.rollback()
+    return refusal
