@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, Executable, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 READERS = 4
 """Connections that read at the same time, beside the one that writes."""
@@ -20,6 +21,8 @@ _SQLITE_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",  # what a commit has written survives a power cut
     "PRAGMA journal_size_limit = 67108864",
+    # SQLite's own waiting gets slower and slower, which is unfair to whoever waits; so it is asked again and again.
+    "PRAGMA busy_timeout = 5",
 )
 _SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
 
@@ -34,11 +37,11 @@ class Database:
     writer: Engine
     reader: Engine
     where: str
-    _now: Executable
+    _now: str
 
     def now(self, connection: Connection) -> int:
         """The database's time."""
-        return int(connection.execute(self._now).scalar_one())
+        return int(connection.exec_driver_sql(self._now).scalar_one())
 
     def close(self) -> None:
         """Close all connections."""
@@ -52,7 +55,7 @@ def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     writer = _sqlite_engine(path, connections=1, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds)
     reader = _sqlite_engine(path, connections=READERS, begin="BEGIN", busy_seconds=busy_seconds)
-    return Database(writer, reader, str(path), text(_SQLITE_NOW))
+    return Database(writer, reader, str(path), _SQLITE_NOW)
 
 
 def words_of(error: Exception) -> str:
@@ -78,6 +81,16 @@ def _sqlite_engine(path: Path, *, connections: int, begin: str, busy_seconds: fl
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)  # the driver's own BEGIN would come late, and take no lock
+        """The driver's own BEGIN would come late, and lock nothing."""
+        deadline = time.monotonic() + busy_seconds
+        while True:
+            try:
+                connection.exec_driver_sql(begin)
+            except OperationalError as error:
+                is_busy = getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     return engine

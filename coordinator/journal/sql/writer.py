@@ -143,7 +143,8 @@ class Writer:
 
 def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
     """Carry out one operation of a transaction. What is wrong with it alone is its result; else the error is raised."""
-    savepoint = transaction.connection.begin_nested()
+    execute = transaction.connection.exec_driver_sql  # SQLAlchemy's own savepoints are compiled anew every time
+    execute("SAVEPOINT operation")
     try:
         result = operation(transaction)
     except FanfoldError as error:
@@ -157,7 +158,8 @@ def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
         _log.exception("journal operation failed")
         refusal = _Refusal(JournalFailed())
     else:
-        savepoint.commit()
+        execute("RELEASE operation")
         return result
-    savepoint.rollback()
+    execute("ROLLBACK TO operation")
+    execute("RELEASE operation")
     return refusal
