@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,7 @@ import structlog
 
 from coordinator.journal.journal import (
     Append,
+    Entry,
     Fenced,
     Holder,
     Journal,
@@ -25,7 +27,8 @@ from coordinator.journal.journal import (
 from coordinator.runs.journaled import JournaledRun
 from fanfold.background import background
 from fanfold.errors import FanfoldError, Unavailable
-from fanfold.model.run import RunState
+from fanfold.model.run import RunEnded, RunState, StepCounts
+from fanfold.wire.run import event_to_bytes
 
 _log = structlog.get_logger(__name__)
 
@@ -142,7 +145,7 @@ class Holding:
             await self._let_go(kept)
         except Exception:
             _log.exception("run cannot be gone on with", run_id=run_id)
-            await self._fail(kept)
+            await self._fail(kept, kept.run.steps, kept.last_sequence)
         finally:
             self._beginning.discard(run_id)
 
@@ -152,7 +155,7 @@ class Holding:
             await run.live()
         except Exception:
             _log.exception("run failed", run_id=run_id)
-            await self._fail(run.kept)
+            await self._fail(run.kept, run.view().steps, run.log.durable)
         finally:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
@@ -162,11 +165,22 @@ class Holding:
         with suppress(JournalFailed):
             await self.journal.let_go(kept.run.run_id, kept.epoch)
 
-    async def _fail(self, kept: KeptRun) -> None:
-        run, reason = kept.run, "the coordinator cannot carry it out; its log says why"
+    async def _fail(self, kept: KeptRun, steps: StepCounts, last_sequence: int) -> None:
+        reason, now = "the coordinator cannot carry it out; its log says why", datetime.now(UTC)
+        run = replace(
+            kept.run, state=RunState.FAILED, reason=reason, steps=replace(steps, running=0), ended_at=now, waiting_on=""
+        )
+        ended = RunEnded(sequence=last_sequence + 1, time=now, run=run, error=reason)
         with suppress(JournalFailed, Fenced):
             await self.journal.append(
-                Append(run_id=run.run_id, epoch=kept.epoch, steps=run.steps, state=RunState.FAILED, reason=reason)
+                Append(
+                    run_id=run.run_id,
+                    epoch=kept.epoch,
+                    entries=[Entry(ended.sequence, event_to_bytes(ended))],
+                    steps=run.steps,
+                    state=run.state,
+                    reason=reason,
+                )
             )
 
     async def _renew_for_ever(self) -> None:

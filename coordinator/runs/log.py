@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from coordinator.journal.journal import Append, Entry, Journal, JournalFailed, Record
-from fanfold.errors import FanfoldError
+from coordinator.journal.journal import Append, Entry, Fenced, Journal, JournalFailed, Record
+from fanfold.errors import FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, RunState
 
 MAX_BATCH_ENTRIES = 2_000
@@ -132,7 +132,7 @@ class RunLog:
         """Nothing more comes; readers are told why, unless the run has ended. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
-            self.ended = why
+            self.ended = moved() if isinstance(why, Fenced) else why
             self.wake()
 
     # What makes it durable.
@@ -223,6 +223,11 @@ class RunLog:
             if first is not None and first <= sequence:
                 return self._tail_first + at
         return None
+
+
+def moved() -> Unavailable:
+    """What readers are told of a run that somebody else holds: they are to ask again, and get it from there."""
+    return Unavailable("the run has moved to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
 
 
 def ends_run(state: RunState) -> bool:

@@ -223,9 +223,12 @@ async def test_a_log_whose_run_has_moved_on_writes_nothing_more() -> None:
             await journal.let_go(RUN.run_id, 1)
             [claimed] = await journal.claim(Holder(name="other", address="127.0.0.1:2"), 60.0)
             assert claimed.epoch == 2
+            reader = LiveReader(log, 0, EventDetail.PROGRESS)
             log.tell(Entry(log.next_number(), b"1"), settles="a")
             try:
-                await log.flush()
+                with pytest.raises(Unavailable) as moved:
+                    await reader.read()
+                assert moved.value.reason == "RUN_MOVED"  # who reads is to ask again, not to give up
             finally:
                 durable.extend(told)
 

@@ -1,0 +1,57 @@
+"""Runs that a coordinator has claimed and cannot go on with."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from coordinator.journal.journal import Append, Entry, Holder, KeptRun, NewRun, Retention
+from coordinator.journal.memory import MemoryJournal
+from coordinator.runs.durable import DurableRuns, Waits
+from coordinator.runs.holding import Holding, Times
+from coordinator.runs.journaled import JournaledRun
+from coordinator.scope import Scope
+from fanfold.background import background
+from fanfold.model.run import EventDetail, Run, RunEnded, RunKind, RunStarted, RunState, StepCounts
+from fanfold.wire.run import event_from_bytes, event_to_bytes
+
+RUN = Run(
+    run_id="run-1",
+    kind=RunKind.PARALLEL,
+    state=RunState.PENDING,
+    workflow_id="audit",
+    owner="alice",
+    steps=StepCounts(total=3),
+    created_at=datetime.now(UTC),
+)
+
+
+@pytest.mark.contract("C28", "C42", "F3")
+async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_reason() -> None:
+    journal = MemoryJournal()
+    await journal.accept(NewRun(run=RUN), Holder(name="gone", address="gone:1"), 60.0)
+    started = RunStarted(sequence=1, time=datetime.now(UTC), run_id="run-1", total_steps=3)
+    counts = StepCounts(total=3, running=2, succeeded=1)
+    await journal.append(Append(run_id="run-1", epoch=1, entries=[Entry(1, event_to_bytes(started))], steps=counts))
+    await journal.let_go("run-1", 1)
+
+    async def resume(_kept: KeptRun) -> JournaledRun:
+        raise RuntimeError("what it was asked for cannot be read")
+
+    async def adopt(_kept: KeptRun, _scope: Scope) -> None: ...
+
+    async with asyncio.timeout(20), Holding(journal, "c2", Times(claim=0.05), Retention()) as holding:
+        runs = DurableRuns(holding, lambda _scope: pytest.fail("nothing is to be run"), adopt, Waits())
+        async with background(holding.keep(resume)):
+            while not (kept := await journal.find("run-1")) or kept.run.state is not RunState.FAILED:
+                await asyncio.sleep(0.01)
+        reader = await runs.reader("run-1", 2, EventDetail.OUTCOMES)
+        [data] = await reader.read()
+        assert not await reader.read()
+    assert kept.run.reason.startswith("the coordinator cannot carry it out")
+    ended = event_from_bytes(data)
+    assert isinstance(ended, RunEnded)
+    assert (ended.sequence, ended.error, ended.run.state) == (2, kept.run.reason, RunState.FAILED)
+    assert ended.run.steps == StepCounts(total=3, succeeded=1)
