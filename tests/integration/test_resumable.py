@@ -13,11 +13,11 @@ import pytest
 
 from fanfold import Mesh
 from fanfold.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from fanfold.model.run import ParallelResult
 from fanfold.model.step import StepEnded, StepEvent, StepStarted
 from fanfold.sdk.parallel import ParallelRun
 from support.coordinators import Coordinators, coordinators, journal_in
 from support.mesh import RunningMesh, running_mesh, until
+from support.noted import begun, ended, noted, ran, step
 from support.proxy import proxied
 
 pytestmark = pytest.mark.process
@@ -39,34 +39,6 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningMesh]:
         yield mesh
 
 
-def step(task_id: str, prompt: str) -> dict[str, str]:
-    return {"task_id": task_id, "agent": "shell", "description": "d", "prompt": prompt}
-
-
-def noted(count: int = STEPS, seconds: float = 0.15) -> list[dict[str, str]]:
-    """Steps that each leave a line in a file when they have run."""
-    return [step(f"s{n}", f"sleep {seconds}; echo s{n} >> ran; echo out {n}") for n in range(count)]
-
-
-def ran(up: Coordinators | RunningMesh) -> Counter[str]:
-    """How often each step has run to its end."""
-    file = up.workspace / "ran"
-    return Counter(file.read_text().split() if file.exists() else [])
-
-
-def ended(run: ParallelRun) -> set[str]:
-    """Task ids of the steps whose outcomes have come."""
-    return {outcome.task_id for outcome in run.outcomes if outcome is not None}
-
-
-async def begun(run: ParallelRun, count: int = 8) -> asyncio.Future[ParallelResult]:
-    """A run of which at least so many steps have ended, and more have not."""
-    task: asyncio.Future[ParallelResult] = asyncio.ensure_future(run)
-    await until(lambda: len(ended(run)) >= count or task.done(), "some steps have ended")
-    assert not task.done()
-    return task
-
-
 async def holder_of(mesh: Mesh, run: ParallelRun) -> str:
     return (await mesh.run(run.run_id)).coordinator
 
@@ -79,7 +51,7 @@ def told(heard: list[StepEvent], kind: type[StepEvent]) -> list[str]:
 async def test_a_run_goes_on_when_its_coordinator_is_killed(up: Coordinators) -> None:
     heard: list[StepEvent] = []
     async with Mesh(up.servers) as mesh:
-        run = mesh.parallel_resumable(noted(), "release-audit", on_event=heard.append)
+        run = mesh.parallel_resumable(noted(STEPS), "release-audit", on_event=heard.append)
         task = await begun(run)
         recorded = ended(run)
         first = await holder_of(mesh, run)
@@ -87,7 +59,7 @@ async def test_a_run_goes_on_when_its_coordinator_is_killed(up: Coordinators) ->
         result = await asyncio.wait_for(task, 60)
         assert await holder_of(mesh, run) != first
     assert [outcome.output for outcome in result] == [f"out {n}\n" for n in range(STEPS)]
-    assert {name: ran(up)[name] for name in recorded} == dict.fromkeys(recorded, 1)
+    assert {name: ran(up.workspace)[name] for name in recorded} == dict.fromkeys(recorded, 1)
     assert told(heard, StepStarted) == told(heard, StepEnded) == NAMES
     assert run.recalled == frozenset()
 
@@ -96,7 +68,9 @@ async def test_a_run_goes_on_when_its_coordinator_is_killed(up: Coordinators) ->
 async def test_a_run_moves_at_once_when_its_coordinator_is_to_stop(up: Coordinators) -> None:
     times: list[float] = []
     async with Mesh(up.servers) as mesh:
-        run = mesh.parallel_resumable(noted(), "release-audit", on_event=lambda _event: times.append(time.monotonic()))
+        run = mesh.parallel_resumable(
+            noted(STEPS), "release-audit", on_event=lambda _event: times.append(time.monotonic())
+        )
         task = await begun(run)
         first = up.of(await holder_of(mesh, run))
         asked_at = time.monotonic()
@@ -106,7 +80,7 @@ async def test_a_run_moves_at_once_when_its_coordinator_is_to_stop(up: Coordinat
     assert all(outcome.success for outcome in result)
     after = [asked_at, *(at for at in times if at > asked_at)]
     assert max(late - early for early, late in itertools.pairwise(after)) < 3.0
-    assert sorted(ran(up)) == NAMES
+    assert sorted(ran(up.workspace)) == NAMES
 
 
 @pytest.mark.contract("C19")
@@ -121,7 +95,7 @@ async def test_a_run_goes_on_with_the_same_coordinator_when_that_is_back(tmp_pat
         result = await asyncio.wait_for(task, 60)
         assert run.waiting_on == ""
     assert all(outcome.success for outcome in result)
-    assert {name: ran(up)[name] for name in recorded} == dict.fromkeys(recorded, 1)
+    assert {name: ran(up.workspace)[name] for name in recorded} == dict.fromkeys(recorded, 1)
 
 
 @pytest.mark.contract("C42")
@@ -155,7 +129,7 @@ async def test_a_run_that_was_given_up_meanwhile_goes_on_as_another_one(tmp_path
         Mesh(proxy.address) as mesh,
         Mesh(up.servers) as direct,
     ):
-        run = mesh.parallel_resumable(noted(), "release-audit", on_event=heard.append)
+        run = mesh.parallel_resumable(noted(STEPS), "release-audit", on_event=heard.append)
         task = await begun(run)
         first, before = run.run_id, ended(run)
         proxy.hold_up()
@@ -170,7 +144,7 @@ async def test_a_run_that_was_given_up_meanwhile_goes_on_as_another_one(tmp_path
     assert [outcome.output for outcome in result] == [f"out {n}\n" for n in range(STEPS)]
     assert told(heard, StepEnded) == NAMES
     assert set(told(heard, StepStarted)) == set(NAMES)
-    assert {name: ran(up)[name] for name in before} == dict.fromkeys(before, 1)
+    assert {name: ran(up.workspace)[name] for name in before} == dict.fromkeys(before, 1)
 
 
 async def until_state(mesh: Mesh, run_id: str, state: str) -> None:
@@ -182,24 +156,24 @@ async def until_state(mesh: Mesh, run_id: str, state: str) -> None:
 @pytest.mark.contract("C18")
 async def test_a_call_with_the_same_request_id_takes_the_run_over(running: RunningMesh) -> None:
     async with Mesh(running.coordinator.address) as two:
-        former = running.mesh.parallel_resumable(noted(), "release-audit", request_id="mine")
+        former = running.mesh.parallel_resumable(noted(STEPS), "release-audit", request_id="mine")
         task = await begun(former)
-        run = two.parallel_resumable(noted(), "release-audit", request_id="mine")
+        run = two.parallel_resumable(noted(STEPS), "release-audit", request_id="mine")
         result = await asyncio.wait_for(run, 60)
         with pytest.raises(Aborted) as caught:
             await asyncio.wait_for(task, 20)
         assert caught.value.reason == "TAKEN_OVER"
         assert run.run_id == former.run_id
     assert all(outcome.success for outcome in result)
-    assert ran(running) == Counter(NAMES)
+    assert ran(running.workspace) == Counter(NAMES)
 
 
 @pytest.mark.contract("C18")
 async def test_a_workflow_is_held_by_one_request(running: RunningMesh) -> None:
     async with Mesh(running.coordinator.address) as two:
-        task = await begun(running.mesh.parallel_resumable(noted(), "release-audit"))
+        task = await begun(running.mesh.parallel_resumable(noted(STEPS), "release-audit"))
         with pytest.raises(Aborted, match="since") as caught:
-            await two.parallel_resumable(noted(), "release-audit")
+            await two.parallel_resumable(noted(STEPS), "release-audit")
         assert caught.value.reason == "WORKFLOW_HELD"
         assert all(outcome.success for outcome in await asyncio.wait_for(task, 60))
 
@@ -215,11 +189,11 @@ async def test_a_later_call_runs_what_has_no_record(running: RunningMesh) -> Non
     again = await run
     assert [outcome.output for outcome in again] == ["mended\n", "out 2\n", "out 1\n", "out 0\n", "new\n"]
     assert run.recalled == {"s0", "s1", "s2"}
-    assert ran(running) == Counter(["s0", "s1", "s2"])
+    assert ran(running.workspace) == Counter(["s0", "s1", "s2"])
     fresh = mesh.parallel_resumable(noted(3, seconds=0), "release-audit")
     await fresh
     assert fresh.recalled == frozenset()
-    assert ran(running)["s0"] == 2
+    assert ran(running.workspace)["s0"] == 2
 
 
 @pytest.mark.contract("C16")
