@@ -78,6 +78,8 @@ class MeshRun(ABC, Generic[Event, Result]):
     @property
     def waiting_on(self) -> str:
         """What the run waits on while nothing moves, in words; also a mesh that was lost (C42)."""
+        if self._ended is not None:
+            return ""
         return (self._stream.trouble if self._stream else "") or self._waiting_on
 
     def __await__(self) -> Generator[Any, None, Result]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -40,7 +42,9 @@ async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_rea
     async def resume(_kept: KeptRun) -> JournaledRun:
         raise RuntimeError("what it was asked for cannot be read")
 
-    async def adopt(_kept: KeptRun, _scope: Scope) -> None: ...
+    @asynccontextmanager
+    async def adopt(_kept: KeptRun, _scope: Scope) -> AsyncIterator[None]:
+        yield
 
     async with asyncio.timeout(20), Holding(journal, "c2", Times(claim=0.05), Retention()) as holding:
         runs = DurableRuns(holding, lambda _scope: pytest.fail("nothing is to be run"), adopt, Waits())
