@@ -19,13 +19,17 @@ class Limits(_Section):
     """What one call may ask for; every refusal names its limit here (C39)."""
 
     steps: int = Field(default=100_000, ge=1, le=10_000_000)
-    """Steps of one run."""
+    """Steps of one fan-out."""
+    items: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Items of one pipeline."""
+    stages: int = Field(default=100, ge=1, le=10_000)
+    """Stages of one pipeline."""
     prompt_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
     """Bytes of one prompt."""
     step_bytes: int = Field(default=4_194_304, ge=1, le=12_582_912)
     """Bytes of one step with all that belongs to it."""
     run_bytes: int = Field(default=536_870_912, ge=1)
-    """Bytes of all steps of one run."""
+    """Bytes of all steps of one fan-out, or of all items of one pipeline."""
 
 
 class NodeSources(_Section):

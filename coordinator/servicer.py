@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.methods.checkpoints import CheckpointMethods
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.nodes import NodeMethods
+from coordinator.methods.pipelines import PipelineMethods
 from coordinator.methods.runs import RunMethods
 from coordinator.placement.nodes import Nodes
 from coordinator.runs.checks import RequestChecks
@@ -25,7 +26,7 @@ def service(runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forward
     )
 
 
-class CoordinatorServicer(RunMethods, CheckpointMethods, NodeMethods):
+class CoordinatorServicer(RunMethods, PipelineMethods, CheckpointMethods, NodeMethods):
     """Serves `fanfold.v1.Coordinator`. What its methods do not include answers UNIMPLEMENTED."""
 
     def __init__(self, runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forwarding) -> None:

@@ -12,18 +12,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fanfold.model.run import ParallelResult
+    from fanfold.model.pipeline import StageContext
+    from fanfold.model.run import ParallelResult, PipelineResult
     from fanfold.model.step import AgentStepSpec, StepOutcome, StepPolicy
     from fanfold.sdk.mesh import Mesh
     from fanfold.sdk.sync import SyncMesh
 
 __version__ = "0.1.0"
-__all__ = ["AgentStepSpec", "Mesh", "ParallelResult", "StepOutcome", "StepPolicy", "SyncMesh", "__version__"]
+__all__ = [
+    "AgentStepSpec",
+    "Mesh",
+    "ParallelResult",
+    "PipelineResult",
+    "StageContext",
+    "StepOutcome",
+    "StepPolicy",
+    "SyncMesh",
+    "__version__",
+]
 
 _HOMES = {
     "AgentStepSpec": "fanfold.model.step",
     "Mesh": "fanfold.sdk.mesh",
     "ParallelResult": "fanfold.model.run",
+    "PipelineResult": "fanfold.model.run",
+    "StageContext": "fanfold.model.pipeline",
     "StepOutcome": "fanfold.model.step",
     "StepPolicy": "fanfold.model.step",
     "SyncMesh": "fanfold.sdk.sync",

@@ -28,6 +28,7 @@ class Feed(Generic[Event]):
         self._light.set()
         self._wake = asyncio.Event()
         self._closed = False
+        self._error: Exception | None = None
         self._read_before = False
         self._delivered = asyncio.Event()
 
@@ -51,9 +52,11 @@ class Feed(Generic[Event]):
         """Wait while it is heavy (F15)."""
         await self._light.wait()
 
-    def close(self) -> None:
-        """Nothing more will come."""
-        self._closed = True
+    def close(self, error: Exception | None = None) -> None:
+        """Nothing more will come, because of `error` if there is one; the first call counts."""
+        if not self._closed:
+            self._closed = True
+            self._error = error
         self._wake.set()
 
     @property
@@ -66,13 +69,19 @@ class Feed(Generic[Event]):
         await self._delivered.wait()
 
     async def read(self) -> list[Event]:
-        """Whatever has gathered, waiting for at least one event; empty at the end."""
+        """Whatever has gathered, waiting for at least one event; empty at the end.
+
+        Raises:
+            Exception: why it was closed; after all that had gathered before.
+        """
         if self._read_before:
             self._delivered.set()
         self._read_before = True
         while not self._waiting and not self._closed:
             self._wake.clear()
             await self._wake.wait()
+        if not self._waiting and self._error is not None:
+            raise self._error
         waiting, self._waiting = self._waiting, []
         self._weight = 0
         self._light.set()
@@ -81,13 +90,20 @@ class Feed(Generic[Event]):
 
 @asynccontextmanager
 async def fed(feed: Feed[Event], work: Coroutine[Any, Any, None]) -> AsyncIterator[Feed[Event]]:
-    """Run `work`, which feeds the feed, while the block lasts. Leaving early cancels it and waits until it is gone."""
+    """Run `work`, which feeds the feed, while the block lasts. Leaving early cancels it and waits until it is gone.
+
+    What `work` raises is raised where the feed is read. It does not cancel the block, which may be in the middle of
+    handing on what it has read: a gRPC call that is cancelled while it writes can never be answered.
+    """
 
     async def feeding() -> None:
+        error: Exception | None = None
         try:
             await work
+        except Exception as raised:  # it is raised by `read`
+            error = raised
         finally:
-            feed.close()
+            feed.close(error)
 
     async with background(feeding()):
         yield feed

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Self
 
 from fanfold.errors import InvalidArgument
+from fanfold.model.checks import WEEK_SECONDS
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage, StageAnswer, StageContext, StageFailure
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_spec, require_json_schema
@@ -24,6 +25,10 @@ MAX_STUCK = 256
 """Calls that did not return in time, and whose threads are there for as long as they do not; then none is made."""
 
 
+LEAST_TIMEOUT = 0.001
+"""Seconds."""
+
+
 class StageCalls:
     """Calls a pipeline's stages, for as long as its `with` block lasts; it belongs to one event loop.
 
@@ -32,13 +37,12 @@ class StageCalls:
 
     Raises:
         TypeError: a stage is no plain function; it is named as `stages[1]`.
-        InvalidArgument: there is no stage, or the timeout is not positive.
+        InvalidArgument: there is no stage, or the timeout is not above 0 and at most a week.
     """
 
     def __init__(self, stages: Sequence[Stage], timeout: float = STAGE_TIMEOUT) -> None:
         _refuse_all_but_plain_functions(stages)
-        if not timeout > 0:
-            raise InvalidArgument.of_field("stage_timeout", "must be a positive number of seconds")
+        _refuse_timeout(timeout)
         self._stages = tuple(stages)
         self._timeout = timeout
         self._waiting: deque[_Call] = deque()
@@ -172,6 +176,16 @@ def _refuse_all_but_plain_functions(stages: object) -> None:
             raise TypeError(f"stages[{index}] must be a plain function, not a coroutine function")
 
 
+def _refuse_timeout(timeout: object) -> None:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or not LEAST_TIMEOUT <= timeout <= WEEK_SECONDS
+    ):
+        limits = f"{LEAST_TIMEOUT} to {WEEK_SECONDS:,.0f}"
+        raise InvalidArgument.of_field("stage_timeout", f"must be a number of seconds from {limits}")
+
+
 def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
@@ -182,7 +196,7 @@ def _spec_of(answer: object) -> StageAnswer:
     if not isinstance(answer, AgentStepSpec | Mapping):
         if inspect.iscoroutine(answer):
             answer.close()  # or Python would warn that it was never awaited
-        return StageFailure(f"the stage answered a {type(answer).__name__}, which is no step")
+        return StageFailure(f"the stage answered something of type {type(answer).__name__}, which is no step")
     try:
         spec = parse_spec(answer)
         require_json_schema(spec.output_schema, path="step.output_schema")

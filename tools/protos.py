@@ -24,6 +24,7 @@ IMPLEMENTED = [
         f"fanfold.v1.Coordinator.{name}"
         for name in (
             "Run",
+            "RunPipeline",
             "GetRun",
             "ListRuns",
             "WatchRun",

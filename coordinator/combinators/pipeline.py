@@ -55,7 +55,7 @@ async def pipeline(
 
     Raises:
         TypeError: a stage is no plain function; nothing was started.
-        InvalidArgument: there is no stage, or the timeout is not positive; nothing was started.
+        InvalidArgument: there is no stage, or the timeout is none; nothing was started.
         asyncio.CancelledError: this call was cancelled; so were its steps, and they are gone.
     """
     results: list[StepOutcome | None] = [None] * len(items)

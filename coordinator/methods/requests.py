@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from coordinator.methods.callers import ANONYMOUS
 from coordinator.runs.checks import RequestChecks
@@ -18,6 +18,7 @@ from fanfold.wire.run import detail_from_proto
 from fanfold.wire.step import spec_from_proto
 
 Requests = AsyncIterator[pb.RunRequest]
+Request = TypeVar("Request")
 
 NEXT_MESSAGE_SECONDS = 0.5
 MAX_REFUSED_MESSAGES = 1000
@@ -33,9 +34,14 @@ class RunRequested(NamedTuple):
 
 
 async def read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
-    """The request, or why it is refused; told after its last message, or gRPC clients would fail at sending it."""
+    """The request, or why it is refused."""
+    return await to_the_last(requests, _read_run(checks, requests))
+
+
+async def to_the_last(requests: AsyncIterator[Any], reading: Awaitable[Request]) -> Request:
+    """What `reading` gives. A refusal is told after the last message, or gRPC clients would fail at sending it."""
     try:
-        return await _read_run(checks, requests)
+        return await reading
     except FanfoldError:
         with suppress(TimeoutError, StopAsyncIteration):
             for _ in range(MAX_REFUSED_MESSAGES):

@@ -29,6 +29,20 @@ class RequestChecks:
         """Whether a message of that many bytes has room for a step that would be refused."""
         return size > self._limits.step_bytes
 
+    def refuse_oversize_items(self, items: int, size: int) -> None:
+        """The same for a pipeline's items."""
+        limits = self._limits
+        if items > limits.items:
+            raise InvalidArgument.of_field("items", f"must be at most {limits.items:,} items (limits.items)")
+        if size > limits.run_bytes:
+            raise InvalidArgument.of_field("items", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
+
+    def refuse_stages(self, stages: int, *, path: str) -> None:
+        """Raise InvalidArgument unless a pipeline may have so many stages."""
+        most = self._limits.stages
+        if not 1 <= stages <= most:
+            raise InvalidArgument.of_field(path, f"must be 1 to {most:,} stages (limits.stages), not {stages:,}")
+
     def refuse_fat_step(self, size: int, *, path: str) -> None:
         """Raise InvalidArgument for a step of more bytes than any message to a node is to hold."""
         if size > self._limits.step_bytes:

@@ -43,11 +43,11 @@ class PipelineSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """A pipeline and its caller: what it is told, how it answers, and what its early leave means."""
+    """A pipeline and its caller: what it is told, how it answers, and that it answers no more, and why."""
 
     source: PipelineSource
     questions: Questions
-    hang_up: Callable[[], None]
+    hang_up: Callable[[str], None]
 
 
 class PipelineWork:

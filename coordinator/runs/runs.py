@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
@@ -23,9 +22,6 @@ from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
-
-HUNG_UP = "its caller closed its side of the stream before the run had ended"
-"""Why such a run is cancelled."""
 
 ExecutorFactory = Callable[[Scope], AgentExecutor]
 """Gives the executor of a run."""
@@ -114,7 +110,7 @@ class Runs:
 
             with self._listed(run), questions.put_to(put):
                 async with fed(feed, run.keep(self._executors(scope))):
-                    yield PipelineCall(feed, questions, partial(run.cancel, HUNG_UP))
+                    yield PipelineCall(feed, questions, run.cancel)
 
     @contextmanager
     def _listed(self, run: AttachedRun) -> Iterator[None]:

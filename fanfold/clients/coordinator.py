@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
 
+from fanfold.clients.pipeline import Answers, OnRequest, PipelineCall, PipelineShape, pipeline_requests
 from fanfold.clients.run_call import EventCall, RunCall
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodesChanged, NodeView
@@ -24,6 +25,7 @@ from fanfold.wire.batches import batches
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
+from fanfold.wire.time import set_duration
 
 if TYPE_CHECKING:
     from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
@@ -45,6 +47,8 @@ class Bookmark:
     run_id: str = ""
     sequence: int = 0
 
+
+Opening = TypeVar("Opening", pb.RunOpen, pb.PipelineOpen)
 
 NO_TERMS = Terms()
 BEGINNING = Bookmark()
@@ -90,7 +94,7 @@ class CoordinatorClient:
         bookmark: Bookmark = BEGINNING,
     ) -> RunCall:
         """Begin a fan-out, or go on reading what an earlier call with the same request id has begun."""
-        opening = _opening(terms, detail, bookmark)
+        opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.total_steps = len(specs)
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
         requests = [pb.RunRequest(open=opening), *_step_requests(specs)]
@@ -100,9 +104,26 @@ class CoordinatorClient:
         self, terms: Terms, *, detail: EventDetail = EventDetail.OUTCOMES, bookmark: Bookmark = BEGINNING
     ) -> RunCall:
         """As `parallel`, with the steps that the workflow's last run was asked for."""
-        opening = _opening(terms, detail, bookmark)
+        opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.as_before = True
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
+
+    def pipeline(
+        self,
+        shape: PipelineShape,
+        on_request: OnRequest,
+        terms: Terms = NO_TERMS,
+        *,
+        detail: EventDetail = EventDetail.OUTCOMES,
+        bookmark: Bookmark = BEGINNING,
+    ) -> RunCall:
+        """Begin a pipeline, whose stages `on_request` answers for until the call is closed."""
+        opening = _opening(pb.PipelineOpen, terms, detail, bookmark)
+        opening.stages, opening.max_requests = shape.stages, shape.most_requests
+        set_duration(opening.stage_timeout, shape.stage_timeout)
+        answers = Answers()
+        call = self._open_stub().RunPipeline(pipeline_requests(opening, shape.items, answers))
+        return PipelineCall(call, self.server, answers, on_request)
 
     async def get_run(self, run_id: str) -> Run:
         """A run as it is. Raises NotFound for one that is not kept."""
@@ -177,8 +198,8 @@ class CoordinatorClient:
             call.cancel()
 
 
-def _opening(terms: Terms, detail: EventDetail, bookmark: Bookmark) -> pb.RunOpen:
-    return pb.RunOpen(
+def _opening(kind: type[Opening], terms: Terms, detail: EventDetail, bookmark: Bookmark) -> Opening:
+    return kind(
         request_id=terms.request_id,
         workflow_id=terms.workflow_id,
         budget_tokens=terms.budget_tokens,

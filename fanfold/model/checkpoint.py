@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from fanfold.model.step import AgentStepSpec, StepOutcome
 
@@ -49,9 +50,9 @@ def fingerprint(spec: AgentStepSpec, item_hash: str = "") -> str:
     return _digest(json.dumps(work, separators=(",", ":"), sort_keys=True, ensure_ascii=False))
 
 
-def hash_of_item(item_json: str) -> str:
-    """SHA-256 over an item's JSON text in canonical form, in hexadecimal. Raises ValueError for what is no JSON."""
-    return _digest(json.dumps(json.loads(item_json), separators=(",", ":"), sort_keys=True, ensure_ascii=False))
+def hash_of_item(item: Any) -> str:
+    """SHA-256 over the canonical JSON text of an item, which is a JSON value, in hexadecimal."""
+    return _digest(json.dumps(item, separators=(",", ":"), sort_keys=True, ensure_ascii=False))
 
 
 def _digest(text: str) -> str:

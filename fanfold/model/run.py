@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import overload
+from typing import TypeVar, overload
 
 from fanfold.model.light import light
 from fanfold.model.step import StepEvent, StepOutcome
@@ -158,28 +158,61 @@ PipelineEvent = RunStepEvent | StageFailed
 """What happens to the items of a pipeline."""
 
 
-class ParallelResult(Sequence[StepOutcome]):
-    """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13)."""
+Outcome = TypeVar("Outcome", bound=StepOutcome | None)
+
+
+class _Outcomes(Sequence[Outcome]):
+    """A sequence of outcomes, with the budget of the run that they came of."""
 
     __slots__ = ("budget", "outcomes")
 
-    def __init__(self, outcomes: Sequence[StepOutcome], budget: Budget | None = None) -> None:
-        self.outcomes: tuple[StepOutcome, ...] = tuple(outcomes)
+    def __init__(self, outcomes: Sequence[Outcome], budget: Budget | None = None) -> None:
+        self.outcomes: tuple[Outcome, ...] = tuple(outcomes)
         self.budget = budget
 
     @overload
-    def __getitem__(self, index: int) -> StepOutcome: ...
+    def __getitem__(self, index: int) -> Outcome: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[StepOutcome]: ...
-    def __getitem__(self, index: int | slice) -> StepOutcome | Sequence[StepOutcome]:
+    def __getitem__(self, index: slice) -> Sequence[Outcome]: ...
+    def __getitem__(self, index: int | slice) -> Outcome | Sequence[Outcome]:
         return self.outcomes[index]
 
     def __len__(self) -> int:
         return len(self.outcomes)
 
-    def __iter__(self) -> Iterator[StepOutcome]:
+    def __iter__(self) -> Iterator[Outcome]:
         return iter(self.outcomes)
+
+
+class ParallelResult(_Outcomes[StepOutcome]):
+    """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13)."""
+
+    __slots__ = ()
 
     def __repr__(self) -> str:
         failed = sum(not outcome.success for outcome in self.outcomes)
         return f"ParallelResult({len(self.outcomes)} outcomes, {failed} failed)"
+
+
+class PipelineResult(_Outcomes[StepOutcome | None]):
+    """The last outcome of each item in the order of the items; None for an item that had no step (C14).
+
+    `failures` are the stages that failed, in that order; each ended its item's chain (C15). `budget` is None when none
+    was given.
+    """
+
+    __slots__ = ("failures",)
+
+    def __init__(
+        self,
+        outcomes: Sequence[StepOutcome | None],
+        budget: Budget | None = None,
+        failures: Sequence[StageFailed] = (),
+    ) -> None:
+        super().__init__(outcomes, budget)
+        self.failures: tuple[StageFailed, ...] = tuple(failures)
+
+    def __repr__(self) -> str:
+        failed = sum(outcome is not None and not outcome.success for outcome in self.outcomes)
+        none = self.outcomes.count(None)
+        return f"PipelineResult({len(self.outcomes)} items, {failed} failed, {none} without an outcome)"

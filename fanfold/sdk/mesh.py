@@ -6,15 +6,17 @@ import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from fanfold.clients.coordinator import CoordinatorClient, Terms
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
+from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import parse_budget, parse_line, parse_request_id, parse_spec, require_json_schema
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
+from fanfold.sdk.pipeline import OnPipelineEvent, PipelineRun
 from fanfold.sdk.run import refuse_async
 from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
 from fanfold.sdk.servers import Servers, seconds_of
@@ -111,6 +113,33 @@ class Mesh(RunMethods):
         terms = _terms(workflow_id, budget_tokens, request_id)
         timeout = self._reconnect_timeout
         return ParallelRun(self._servers, [], on_event, terms, as_before=True, reconnect_timeout=timeout)
+
+    def pipeline(
+        self,
+        items: Sequence[Any],
+        stages: Sequence[Stage],
+        *,
+        stage_timeout: float = STAGE_TIMEOUT,
+        on_event: OnPipelineEvent | None = None,
+        request_id: str = "",
+    ) -> PipelineRun:
+        """Items through stages, each on its own (C14): `result = await mesh.pipeline(items, [survey, review])`.
+
+        A stage is a plain function that gives an item's next step, or None to end the item's chain. It is called in a
+        thread with a StageContext, as soon as the item is there: `ctx.item`, `ctx.previous` (the outcome of the stage
+        before), `ctx.index`, `ctx.stage`, also as `ctx["previous"]`. A stage that raises, gives what is no step, or has
+        not returned within `stage_timeout` seconds ends its item's chain alone (C15). The result has each item's last
+        outcome, in the order of `items`.
+
+        It starts, is awaited, iterated and cancelled as `parallel` is. Its events are `RunStepEvent`, which has item
+        and stage of a step's event, and `StageFailed`.
+
+        Raises:
+            TypeError: a stage is no plain function.
+            InvalidArgument: there is no stage, or the timeout is none; or, when it starts, an item is no JSON value.
+        """
+        terms = Terms(request_id=parse_request_id(request_id))
+        return PipelineRun(self._servers, items, stages, stage_timeout, on_event, terms)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).

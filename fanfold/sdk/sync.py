@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fanfold.model.node import Agent, NodeView
-from fanfold.model.run import EventDetail, ParallelResult, Run, RunEvent, RunState
+from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
+from fanfold.model.run import EventDetail, ParallelResult, PipelineResult, Run, RunEvent, RunState
 from fanfold.model.step import StepOutcome
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
+from fanfold.sdk.pipeline import OnPipelineEvent
 from fanfold.sdk.run import STOP_SECONDS
 from fanfold.sdk.runs import RECONNECT_TIMEOUT
 
@@ -104,6 +106,24 @@ class SyncMesh:
         async def run() -> ParallelResult:
             return await self._opened.resume(
                 workflow_id, budget_tokens=budget_tokens, on_event=on_event, request_id=request_id
+            )
+
+        return self._wait(run())
+
+    def pipeline(
+        self,
+        items: Sequence[Any],
+        stages: Sequence[Stage],
+        *,
+        stage_timeout: float = STAGE_TIMEOUT,
+        on_event: OnPipelineEvent | None = None,
+        request_id: str = "",
+    ) -> PipelineResult:
+        """Run items through stages, each on its own (C14). Raises as `Mesh.pipeline`."""
+
+        async def run() -> PipelineResult:
+            return await self._opened.pipeline(
+                items, stages, stage_timeout=stage_timeout, on_event=on_event, request_id=request_id
             )
 
         return self._wait(run())

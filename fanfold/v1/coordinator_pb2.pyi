@@ -263,6 +263,7 @@ class PipelineOpen(_message.Message):
     STAGE_TIMEOUT_FIELD_NUMBER: _builtins.int
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     FROM_RUN_FIELD_NUMBER: _builtins.int
+    MAX_REQUESTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent (C18)."""
     workflow_id: _builtins.str
@@ -277,9 +278,13 @@ class PipelineOpen(_message.Message):
     """First event to send, for a call that goes on with what an earlier one began; 0 means from the beginning."""
     from_run: _builtins.str
     """The run that `from_sequence` counts in, as in RunOpen."""
+    max_requests: _builtins.int
+    """Most stage requests that the caller wants to have at once, so that each gets its whole time. 0 means 64; more than
+    1,000 means 1,000.
+    """
     @_builtins.property
     def stage_timeout(self) -> _duration_pb2.Duration:
-        """Longest time to answer one stage request (C15). Unset means 30 seconds."""
+        """Longest time to answer one stage request, from when it is sent (C15). Unset means 30 seconds; at most a week."""
 
     def __init__(
         self,
@@ -292,10 +297,11 @@ class PipelineOpen(_message.Message):
         stage_timeout: _duration_pb2.Duration | None = ...,
         from_sequence: _builtins.int = ...,
         from_run: _builtins.str = ...,
+        max_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "stage_timeout", b"stage_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "max_requests", b"max_requests", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015
@@ -305,17 +311,19 @@ Global___PipelineOpen: _TypeAlias = PipelineOpen  # noqa: Y015
 
 @_typing.final
 class ItemBatch(_message.Message):
-    """Items of a pipeline, in order."""
+    """Items of a pipeline, in order. Keep a message below 1 MiB."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ITEMS_JSON_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     last: _builtins.bool
-    """Whether these are the last ones."""
+    """Whether these are the last ones. No items follow, and a request without a last batch is refused."""
     @_builtins.property
     def items_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Each item as JSON text; hashed into its steps' fingerprints (C7)."""
+        """Each item as JSON text (RFC 8259), nested at most 64 deep. The coordinator keeps no more of it than a hash, which
+        goes into its steps' fingerprints (C7).
+        """
 
     def __init__(
         self,
@@ -342,14 +350,14 @@ class StageRequest(_message.Message):
     STAGE_FIELD_NUMBER: _builtins.int
     PREVIOUS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
-    """Names the request within the stream."""
+    """Names the request within the stream; counts from 1."""
     index: _builtins.int
     """Position of the item, from 0."""
     stage: _builtins.int
     """Position of the stage, from 0."""
     @_builtins.property
     def previous(self) -> _step_pb2.StepOutcome:
-        """Outcome of the stage before; unset for the first."""
+        """Outcome of the stage before, a success; unset for the first."""
 
     def __init__(
         self,
@@ -393,7 +401,7 @@ Global___StageAnswers: _TypeAlias = StageAnswers  # noqa: Y015
 
 @_typing.final
 class StageAnswer(_message.Message):
-    """One answer."""
+    """One answer. The first one to a request counts; one that comes too late is ignored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -404,10 +412,10 @@ class StageAnswer(_message.Message):
     id: _builtins.int
     """The request's id."""
     error: _builtins.str
-    """The stage failed; the item ends there (C15)."""
+    """The stage failed, for this reason, of which up to 2,000 characters are told; the item ends there (C15)."""
     @_builtins.property
     def step(self) -> _step_pb2.AgentStepSpec:
-        """Run this step."""
+        """Run this step. Its `task_id` is another one than those of the item's other steps."""
 
     @_builtins.property
     def end(self) -> Global___EndOfChain:

@@ -181,12 +181,22 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunPipeline(self, request_iterator, context):
-        """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the server tells
-        the run's `started` event, asks the caller for each item's next step as the item gets there, and tells events in
-        batches as Run does; the caller answers in any order, each request within the stage timeout. The caller keeps its
-        side of the stream open until the run's `ended`. Its own close before that ends every chain as if by EndOfChain.
+        """Runs a pipeline while the caller's stream lasts (C14). The client sends `open` and then all items; the whole request
+        is checked before anything starts. The server tells the run's `started` event, asks the caller for each item's next
+        step as the item gets there, and tells events in batches as Run does. There is no barrier: an item may be several
+        stages ahead of another one. The caller answers in any order, each request within the stage timeout. A failed step
+        ends its item's chain, and so does a stage that fails: an answer `error`, an answer with a wrong step, or none in
+        time, which `stage_failed` tells (C15). An item's result is its last outcome.
 
-        Errors: as Run.
+        The caller MUST keep its side of the stream open until the run's `ended`, and SHOULD close it then, as the server
+        waits a second for that before it ends the call. If it closes it before, the run is cancelled, and `ended` says so.
+        Cancelling the call cancels the run too.
+
+        Errors:
+        INVALID_ARGUMENT    open or an item is wrong, and nothing was started; or an answer's id was never asked, and the
+        run is cancelled.
+        ABORTED             as Run.
+        FAILED_PRECONDITION as Run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -234,7 +234,7 @@ class StepCounts(_message.Message):
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     total: _builtins.int
-    """Steps asked for so far."""
+    """Steps asked for so far; in a pipeline they become more as it goes on."""
     running: _builtins.int
     """Steps that run on a node now."""
     succeeded: _builtins.int
@@ -387,7 +387,7 @@ class RunStarted(_message.Message):
     run_id: _builtins.str
     """The run's id."""
     total_steps: _builtins.int
-    """Steps asked for so far."""
+    """Steps asked for so far: all of them in a fan-out, none in a pipeline."""
     def __init__(
         self,
         *,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import os
 import re
 import socket
 import sys
 import sysconfig
+import textwrap
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,7 +21,8 @@ import yaml
 from executor_node.agents.files import load_agents
 from fanfold import Mesh, SyncMesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
-from fanfold.model.run import ParallelResult
+from fanfold.model.pipeline import StageContext
+from fanfold.model.run import ParallelResult, PipelineResult, RunStepEvent, StageFailed
 from fanfold.model.step import (
     AgentStepSpec,
     AttemptStarted,
@@ -37,6 +40,7 @@ from fanfold.model.step import (
     Usage,
 )
 from fanfold.sdk.parallel import ParallelRun
+from fanfold.sdk.pipeline import PipelineRun
 from fanfold.sdk.run import MeshRun
 from support.mesh import until, until_ready
 from tools import configuration
@@ -49,6 +53,7 @@ DOCUMENTS = [
     "CHANGELOG.md",
     "docs/agents.md",
     "docs/configuration.md",
+    "docs/pipelines.md",
     "docs/steps.md",
 ]
 RECURSIVE = {"make run", "make test"}
@@ -125,6 +130,21 @@ async def test_the_example_of_the_readme_prints_what_it_says(server: str) -> Non
     assert lines[-1] == "oops False no such file in the workspace: no-such-file"
 
 
+async def test_the_pipelines_of_the_documents_print_what_they_say(server: str) -> None:
+    (example,) = [block for block in blocks("README.md", "python") if "mesh.pipeline" in block]
+    within = textwrap.indent(example + "\nprint([o['output'] for o in result])\n", "    ")
+    source = f"from fanfold import SyncMesh\nwith SyncMesh() as mesh:\n{within}"
+    assert re.fullmatch(
+        r"\['[\d,]+ words, .* in ARCHITECTURE\.md', '[\d,]+ words, .* in docs/agents\.md'\]\n",
+        await run(sys.executable, "-", server=server, source=source),
+    )
+    (example,) = blocks("docs/pipelines.md", "python")
+    lines = (await run(sys.executable, "-", server=server, source=example)).splitlines()
+    assert re.fullmatch(r"measure [\d,]+ words, .* in docs/agents\.md", lines[0])
+    assert lines[1].startswith("find 0 files")
+    assert re.fullmatch(r"measure [\d,]+ words, .* in LICENSE", lines[2])
+
+
 async def test_the_agents_of_the_readme_can_be_offered_and_run(tmp_path: Path) -> None:
     agents = tmp_path / "agents"
     agents.mkdir()
@@ -196,8 +216,17 @@ def test_the_page_of_steps_names_every_field_and_every_failure_code() -> None:
     progress = (ToolFinished, TurnFinished, TextWritten, AttemptStarted)
     names = {name for kind in (*records, *progress, StepStarted, StepEnded) for name in members(kind)}
     names |= {kind.__name__ for kind in (*progress, StepStarted, StepProgressed, StepEnded)}
-    names |= {name for kind in (Mesh, SyncMesh, MeshRun, ParallelRun) for name in members(kind)}
+    names |= {name for kind in (Mesh, SyncMesh, MeshRun, ParallelRun, PipelineRun) for name in members(kind)}
     assert names | set(FailureCode) <= words, sorted((names | set(FailureCode)) - words)
+
+
+def test_the_page_of_pipelines_names_every_field_and_member() -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / "docs" / "pipelines.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text))))
+    names = {name for kind in (StageContext, RunStepEvent, StageFailed) for name in members(kind)}
+    names |= {"PipelineRun", "PipelineResult", "outcomes", *PipelineResult.__slots__, "budget"}
+    names |= set(inspect.signature(Mesh.pipeline).parameters) - {"self"}
+    assert names <= words, sorted(names - words)
 
 
 def members(kind: type) -> set[str]:

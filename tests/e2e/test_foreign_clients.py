@@ -81,6 +81,22 @@ async def test_a_node_client_runs_a_fan_out_from_the_protos_alone(tmp_path: Path
     assert document["run"]["steps"] == {"total": 3, "running": 0, "succeeded": 2, "failed": 1}
 
 
+@pytest.mark.contract("C14", "C15")
+async def test_a_node_client_answers_for_the_stages_of_a_pipeline_from_the_protos_alone(tmp_path: Path) -> None:
+    script = shutil.copy(ROOT / "tests" / "e2e" / "node_client" / "pipeline.mjs", NODE_CLIENT)
+    async with running_mesh(tmp_path) as running:
+        document = json.loads(await printed(NODE, script, running.coordinator.address, PROTOS))
+    assert [outcome["output"] for outcome in document["outcomes"]] == [
+        "review of about alpha",
+        "review of about beta",
+        "about stop",
+        "about trouble",
+    ]
+    assert document["failures"] == [{"index": 3, "stage": 1, "error": "no review for trouble"}]
+    assert (document["run"]["kind"], document["run"]["state"]) == ("RUN_KIND_PIPELINE", "RUN_STATE_COMPLETED")
+    assert document["run"]["steps"] == {"total": 6, "running": 0, "succeeded": 6, "failed": 0}
+
+
 async def test_buf_calls_unary_and_streaming_methods_through_reflection(tmp_path: Path) -> None:
     async with running_mesh(tmp_path, nodes=2) as running:
         (nodes,) = await curl(running, "fanfold.v1.Coordinator/ListNodes", {"pageSize": 1})

@@ -111,3 +111,25 @@ async def test_a_feed_ends_with_its_work_and_an_early_leave_ends_the_work() -> N
         await turn()
     assert is_gone.is_set()
     assert endless.is_closed
+
+
+async def test_what_the_work_raises_is_raised_where_the_feed_is_read_after_all_that_came_before() -> None:
+    feed: Feed[int] = Feed()
+
+    async def break_off() -> None:
+        feed.push(1)
+        raise LookupError("it broke")
+
+    async with fed(feed, break_off()):
+        await asyncio.sleep(0.01)  # whoever hands on what it has read is not disturbed
+        assert await feed.read() == [1]
+        with pytest.raises(LookupError, match="it broke"):
+            await feed.read()
+    assert feed.is_closed
+
+
+async def test_the_first_close_counts() -> None:
+    feed: Feed[int] = Feed()
+    feed.close()
+    feed.close(LookupError("too late"))
+    assert await feed.read() == []

@@ -181,10 +181,18 @@ async def test_a_stage_that_is_no_plain_function_is_refused_before_anything_star
     assert executor.started == []
 
 
-@pytest.mark.parametrize(("stages", "timeout"), [([], 30.0), ([one], 0.0), ([one], float("nan"))])
-async def test_no_stage_and_no_time_are_refused(stages: list[Any], timeout: float) -> None:
-    with pytest.raises(InvalidArgument):
-        await pipeline(Gates(), ["a"], stages, stage_timeout=timeout)
+@pytest.mark.parametrize("timeout", [0, -1, 0.0001, 604_801, float("nan"), float("inf"), True, "30", None])
+async def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"stage_timeout: must be a number of seconds from 0\.001 to 604,800"):
+        await pipeline(Gates(), ["a"], [one], stage_timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("stages", "error"), [([], InvalidArgument), (one, TypeError), ("one", TypeError), (None, TypeError)]
+)
+async def test_stages_that_are_no_list_of_any_are_refused(stages: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="stages"):
+        await pipeline(Gates(), ["a"], stages)
 
 
 def raises(_ctx: StageContext) -> None:
@@ -202,8 +210,8 @@ def is_async_in_disguise(ctx: StageContext) -> Any:
 BAD_STAGES: list[tuple[Any, str]] = [
     (raises, "the stage raised ValueError: boom"),
     (leaves, "the stage raised SystemExit: 3"),
-    (lambda _ctx: 7, "the stage answered a int, which is no step"),
-    (is_async_in_disguise, "the stage answered a coroutine, which is no step"),
+    (lambda _ctx: 7, "the stage answered something of type int, which is no step"),
+    (is_async_in_disguise, "the stage answered something of type coroutine, which is no step"),
     (lambda _ctx: {}, "step.task_id: is required"),
     (lambda _ctx: {**one(_ctx), "promt": "x"}, "step.promt: unknown field"),
     (lambda _ctx: {**one(_ctx), "max_steps": 0}, "step.max_steps: must be greater than or equal to 1"),

@@ -1,0 +1,184 @@
+"""The method about pipelines, whose caller answers for their stages while they run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+
+from google.protobuf.message import Message
+
+from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.requests import to_the_last
+from coordinator.runs.checks import RequestChecks
+from coordinator.runs.opening import Opening
+from coordinator.runs.pipelines import PipelineCall, PipelineRequest
+from coordinator.runs.questions import Questions
+from coordinator.runs.runs import Runs
+from fanfold.background import background
+from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
+from fanfold.model.checkpoint import hash_of_item
+from fanfold.model.checks import WEEK_SECONDS
+from fanfold.model.pipeline import STAGE_TIMEOUT, StageAnswer, StageFailure, StageRequest
+from fanfold.model.run import RunEvent
+from fanfold.model.step import AgentStepSpec
+from fanfold.model.validation import parse_line, parse_spec
+from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
+from fanfold.wire.batches import batches
+from fanfold.wire.pipeline import answer_from_proto, request_to_proto
+from fanfold.wire.run import detail_from_proto, event_into
+from fanfold.wire.step import json_from_text
+from fanfold.wire.time import seconds_from_proto
+
+DEFAULT_REQUESTS = 64
+MOST_REQUESTS = 1_000
+"""Stage requests at once: unless the caller says otherwise, and whatever it says."""
+
+LAST_WORDS_SECONDS = 1.0
+"""How long a caller may take to close its side of the stream once it was told the run's end."""
+
+HUNG_UP = "its caller closed its side of the stream before the run had ended"
+"""Why such a run is cancelled."""
+
+Requests = AsyncIterator[pb.RunPipelineRequest]
+
+
+class PipelineMethods(GeneratedServicer):
+    """RunPipeline."""
+
+    _runs: Runs
+    _checks: RequestChecks
+
+    async def RunPipeline(  # noqa: N802 - named by the proto
+        self, request_iterator: AsyncIterator[pb.RunPipelineRequest], context: Context
+    ) -> AsyncIterator[pb.RunPipelineResponse]:
+        """Run a pipeline while the stream lasts."""
+        requests = aiter(request_iterator)
+        opening, request = await to_the_last(requests, _read_request(self._checks, requests))
+        async with self._runs.pipeline(opening, request) as call:
+            caller = _Caller(self._checks, requests, call)
+            async with background(caller.hear()):
+                while told := await call.source.read():
+                    for response in _responses(told, call.questions):
+                        yield response
+                await caller.leave()
+
+
+async def _read_request(checks: RequestChecks, requests: Requests) -> tuple[Opening, PipelineRequest]:
+    message = await _read_open(requests)
+    opening = _opening_of(message)
+    checks.refuse_stages(message.stages, path="open.stages")
+    request = PipelineRequest(
+        item_hashes=await _read_items(checks, requests),
+        stages=message.stages,
+        stage_timeout=_stage_timeout_of(message),
+        most_requests=min(message.max_requests or DEFAULT_REQUESTS, MOST_REQUESTS),
+    )
+    return opening, request
+
+
+async def _read_open(requests: Requests) -> pb.PipelineOpen:
+    first = await anext(requests, None)
+    if first is None or first.WhichOneof("message") != "open":
+        raise InvalidArgument.of_field("open", "must be sent first")
+    return first.open
+
+
+async def _read_items(checks: RequestChecks, requests: Requests) -> list[str]:
+    """The hash of each item, when the last one has come."""
+    hashes: list[str] = []
+    size = 0
+    async for request in requests:
+        if request.WhichOneof("message") != "items":
+            raise InvalidArgument("items must follow, until a batch says that it is the last")
+        batch = request.items.items_json
+        size += request.ByteSize()
+        checks.refuse_oversize_items(len(hashes) + len(batch), size)
+        for index, text in enumerate(batch, start=len(hashes)):
+            hashes.append(hash_of_item(json_from_text(text, path=f"items[{index}]")))
+        if request.items.last:
+            return hashes
+    raise InvalidArgument.of_field("items", "ended without a batch that says that it is the last")
+
+
+def _opening_of(message: pb.PipelineOpen) -> Opening:
+    if message.workflow_id:
+        raise Unimplemented("resumable pipelines (open.workflow_id) are not in this release")
+    if message.HasField("budget_tokens"):
+        raise Unimplemented("budgets (open.budget_tokens) are not in this release")
+    return Opening(
+        owner=ANONYMOUS,
+        request_id=parse_line(message.request_id, path="open.request_id"),
+        detail=detail_from_proto(message.events),
+    )
+
+
+def _stage_timeout_of(message: pb.PipelineOpen) -> float:
+    if not message.HasField("stage_timeout"):
+        return STAGE_TIMEOUT
+    seconds = seconds_from_proto(message.stage_timeout)
+    if not 0 < seconds <= WEEK_SECONDS:
+        raise InvalidArgument.of_field("open.stage_timeout", f"must be above 0 and at most {WEEK_SECONDS:,.0f} seconds")
+    return seconds
+
+
+class _Caller:
+    """The caller's side of a pipeline that runs: its answers, until it closes the stream or says what it must not."""
+
+    def __init__(self, checks: RequestChecks, requests: Requests, call: PipelineCall) -> None:
+        self._checks = checks
+        self._requests = requests
+        self._call = call
+        self._error: FanfoldError | None = None
+        self._has_left = asyncio.Event()
+
+    async def hear(self) -> None:
+        """Hand the answers on. When there can be no more, the run is told; then its events come to an end."""
+        reason = HUNG_UP
+        try:
+            async for request in self._requests:
+                if request.WhichOneof("message") != "answers":
+                    raise InvalidArgument("nothing but answers may follow the items")
+                for message in request.answers.answers:
+                    self._call.questions.answer(message.id, _answer_of(self._checks, message))
+        except FanfoldError as error:
+            # Raised here, it would cancel the call, perhaps while it writes; then it could never be answered.
+            self._error = error
+            reason = f"its caller is wrong: {error.message}"
+        self._call.hang_up(reason)
+        self._has_left.set()
+
+    async def leave(self) -> None:
+        """Let the caller close its side first: a gRPC client that sends to an ended call takes that for its failure.
+
+        Raises:
+            FanfoldError: what it did wrong, now that the run has ended of it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._has_left.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def _answer_of(checks: RequestChecks, message: pb.StageAnswer) -> StageAnswer:
+    """The answer; a wrong step is the stage's failure (C15)."""
+    try:
+        checks.refuse_fat_step(message.step.ByteSize(), path="step")
+        answer = answer_from_proto(message)
+        return parse_spec(answer) if isinstance(answer, AgentStepSpec) else answer
+    except InvalidArgument as error:
+        return StageFailure(error.message)
+
+
+def _responses(
+    told: Sequence[RunEvent | bytes | StageRequest], questions: Questions
+) -> Iterator[pb.RunPipelineResponse]:
+    def add(one: RunEvent | bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
+        if isinstance(one, StageRequest):
+            questions.sent(one)
+            return request_to_proto(one, response.requests.add())
+        return event_into(one, response.events.add())
+
+    return batches(told, pb.RunPipelineResponse, add)
