@@ -137,9 +137,10 @@ async def test_whatever_befalls_a_mesh_every_step_ends_once_and_never_runs_besid
 
 
 def wires_dead(stormy: StormyMesh) -> list[Fault]:
-    """Nobody is told of it: longer than silence, lease, grace and margin."""
+    """Nobody is told of it: longer than silence, lease, grace and margin, and one of them, if it can, one way only."""
     lasting = [kind for kind in stormy.wires[0].kinds() if kind not in {"reset", "lossy"}]
-    return [Fault(0.6, wire.name, lasting[n % len(lasting)], 5.2) for n, wire in enumerate(stormy.wires)]
+    kinds = {stormy.wires[0]: lasting[-1], stormy.wires[1]: lasting[0]}
+    return [Fault(0.6, wire.name, kind, 5.2) for wire, kind in kinds.items()]
 
 
 def nodes_frozen(_stormy: StormyMesh) -> list[Fault]:
@@ -157,7 +158,7 @@ def coordinator_frozen(_stormy: StormyMesh) -> list[Fault]:
 @pytest.mark.parametrize(
     ("happens", "befallen"),
     [
-        (wires_dead, {"node-1", "node-2", "node-3"}),
+        (wires_dead, {"node-1", "node-2"}),
         (nodes_frozen, {"node-1", "node-2"}),
         (coordinator_frozen, {"node-1", "node-2", "node-3"}),
     ],
@@ -167,14 +168,14 @@ async def test_what_runs_ends_with_its_lease_before_it_runs_again(
 ) -> None:
     load = Load(tmp_path / "history")
     for agent in AGENTS * 3:
-        load.add(agent, 4.5)
+        load.add(agent, 6)
     async with stormy_mesh(tmp_path, proxies=proxies) as stormy:
         with noting(stormy, happens.__name__):
             history = await run_through(stormy, load, happens(stormy))
     nodes = {execution.task_id: execution.node for execution in reversed(history.executions)}
     assert set(nodes.values()) == {"node-1", "node-2", "node-3"}
     again = {outcome.task_id for outcome in history.outcomes if outcome.attempts > 1}
-    assert again == {task_id for task_id, node in nodes.items() if node in befallen}
+    assert again >= {task_id for task_id, node in nodes.items() if node in befallen}
 
 
 async def test_every_storm_kills_freezes_and_cuts(tmp_path: Path, *, proxies: bool) -> None:
