@@ -55,7 +55,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         checks = RequestChecks(validator, config.limits)
         executors = _executors(config, nodes, validator)
         forwarding = await stack.enter_async_context(Forwarding())
-        durable = await _durable_runs(config, executors, nodes, stack)
+        durable = await _durable_runs(config, executors, nodes, checks, stack)
         runs = Runs(executors, checks, durable)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
@@ -77,7 +77,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
 
 
 async def _durable_runs(
-    config: CoordinatorConfig, executors: ExecutorFactory, nodes: Nodes, stack: AsyncExitStack
+    config: CoordinatorConfig, executors: ExecutorFactory, nodes: Nodes, checks: RequestChecks, stack: AsyncExitStack
 ) -> DurableRuns | None:
     """The journaled runs, if a journal is configured (C17)."""
     kept = config.journal
@@ -92,7 +92,7 @@ async def _durable_runs(
         return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
-    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, waits)
+    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits)
 
 
 def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:

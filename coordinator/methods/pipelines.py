@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from google.protobuf.message import Message
 
 from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import to_the_last
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest
 from coordinator.runs.questions import Questions
@@ -49,13 +51,27 @@ class PipelineMethods(GeneratedServicer):
 
     _runs: Runs
     _checks: RequestChecks
+    _forwarding: Forwarding
 
     async def RunPipeline(  # noqa: N802 - named by the proto
         self, request_iterator: AsyncIterator[pb.RunPipelineRequest], context: Context
     ) -> AsyncIterator[pb.RunPipelineResponse]:
         """Run a pipeline while the stream lasts."""
         requests = aiter(request_iterator)
-        opening, request = await to_the_last(requests, _read_request(self._checks, requests))
+        first = await anext(requests, None)
+        try:
+            opening, request = await to_the_last(requests, self._read_request(first, requests))
+        except HeldElsewhere as elsewhere:
+            assert first is not None
+            passed_on = self._forwarding.stream(
+                elsewhere.address,
+                context,
+                lambda stub, metadata: stub.RunPipeline(_rejoined(first, requests), metadata=metadata),
+            )
+            async with aclosing(passed_on) as responses:
+                async for response in responses:
+                    yield response
+            return
         async with self._runs.pipeline(opening, request) as call:
             caller = _Caller(self._checks, requests, call)
             async with background(caller.hear()):
@@ -64,25 +80,29 @@ class PipelineMethods(GeneratedServicer):
                         yield response
                 await caller.leave()
 
+    async def _read_request(
+        self, first: pb.RunPipelineRequest | None, requests: Requests
+    ) -> tuple[Opening, PipelineRequest]:
+        if first is None or first.WhichOneof("message") != "open":
+            raise InvalidArgument.of_field("open", "must be sent first")
+        message = first.open
+        opening = _opening_of(message)
+        self._checks.refuse_stages(message.stages, path="open.stages")
+        if opening.workflow_id:
+            await self._runs.durable.refuse_if_elsewhere(opening)  # before the items, which are not held here
+        request = PipelineRequest(
+            item_hashes=await _read_items(self._checks, requests),
+            stages=message.stages,
+            stage_timeout=_stage_timeout_of(message),
+            most_requests=min(message.max_requests or DEFAULT_REQUESTS, MOST_REQUESTS),
+        )
+        return opening, request
 
-async def _read_request(checks: RequestChecks, requests: Requests) -> tuple[Opening, PipelineRequest]:
-    message = await _read_open(requests)
-    opening = _opening_of(message)
-    checks.refuse_stages(message.stages, path="open.stages")
-    request = PipelineRequest(
-        item_hashes=await _read_items(checks, requests),
-        stages=message.stages,
-        stage_timeout=_stage_timeout_of(message),
-        most_requests=min(message.max_requests or DEFAULT_REQUESTS, MOST_REQUESTS),
-    )
-    return opening, request
 
-
-async def _read_open(requests: Requests) -> pb.PipelineOpen:
-    first = await anext(requests, None)
-    if first is None or first.WhichOneof("message") != "open":
-        raise InvalidArgument.of_field("open", "must be sent first")
-    return first.open
+async def _rejoined(first: pb.RunPipelineRequest, rest: Requests) -> Requests:
+    yield first
+    async for request in rest:
+        yield request
 
 
 async def _read_items(checks: RequestChecks, requests: Requests) -> list[str]:
@@ -103,14 +123,15 @@ async def _read_items(checks: RequestChecks, requests: Requests) -> list[str]:
 
 
 def _opening_of(message: pb.PipelineOpen) -> Opening:
-    if message.workflow_id:
-        raise Unimplemented("resumable pipelines (open.workflow_id) are not in this release")
     if message.HasField("budget_tokens"):
         raise Unimplemented("budgets (open.budget_tokens) are not in this release")
     return Opening(
         owner=ANONYMOUS,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
+        workflow_id=parse_line(message.workflow_id, path="open.workflow_id"),
+        from_sequence=message.from_sequence,
+        from_run=message.from_run,
     )
 
 

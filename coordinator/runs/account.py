@@ -85,6 +85,10 @@ class Account:
         """Tell that a pipeline's stage failed (C15)."""
         self.tell(StageFailed, index=position, stage=stage, error=error)
 
+    async def until_told(self) -> None:
+        """Wait until what was told so far is durable."""
+        await self.log.flush()
+
     async def tell_end(self, state: RunState, reason: str) -> None:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
         now = datetime.now(UTC)

@@ -134,6 +134,9 @@ class AttachedRun:
         """Tell that a pipeline's stage failed (C15)."""
         self._push(StageFailed, index=position, stage=stage, error=error)
 
+    async def until_told(self) -> None:
+        """Nothing of it is kept anywhere."""
+
     def _number(self) -> int:
         self._sequence += 1
         return self._sequence

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from coordinator.combinators.runner import StepRunner
 from coordinator.journal.journal import KeptRun, NewRun
+from coordinator.runs.asking import asked, no_questions
+from coordinator.runs.checks import RequestChecks
 from coordinator.runs.history import History, history_of
 from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun, Tenure
 from coordinator.runs.log import ends_run
 from coordinator.runs.opening import Opening
+from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
 from coordinator.runs.reader import KeptReader, LiveReader
-from coordinator.runs.work import ParallelWork, Work
+from coordinator.runs.requests import WorkFactory, fan_out_work, new_fan_out, new_pipeline, pipeline_work, work_of
 from coordinator.scope import Hold, Receipts, Scope
-from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from fanfold.model.checkpoint import fingerprint
-from fanfold.model.run import Budget, EventDetail, Run, RunKind, RunState, StepCounts
+from fanfold.errors import InvalidArgument, NotFound, Unavailable
+from fanfold.model.run import EventDetail, RunKind
 from fanfold.model.step import AgentStepSpec
-from fanfold.wire.request import specs_from_bytes, specs_to_bytes
-
-_CHUNK = 500
-"""Steps looked at before others get their turn."""
+from fanfold.wire.request import specs_from_bytes
 
 _LOOK_SECONDS = 0.1
 """Pause before a run that nobody holds at the moment is looked for again."""
@@ -60,11 +56,14 @@ class Waits:
 class DurableRuns:
     """Accepts journaled runs, and gives their callers and watchers their events."""
 
-    def __init__(self, holding: Holding, runners: RunnerFactory, adopted: Adopted, waits: Waits) -> None:
+    def __init__(
+        self, holding: Holding, runners: RunnerFactory, adopted: Adopted, checks: RequestChecks, waits: Waits
+    ) -> None:
         self.holding = holding
         self.journal = holding.journal
         self._runners = runners
         self._adopted = adopted
+        self._checks = checks
         self._waits = waits
 
     @asynccontextmanager
@@ -77,14 +76,35 @@ class DurableRuns:
             Aborted: another request holds the workflow (C18).
             JournalFailed: the journal cannot be written; nothing was started.
         """
-        new = await self._new_run(opening, RunKind.PARALLEL, specs)
+        run_id = await self._accept(await new_fan_out(opening, specs), fan_out_work(specs))
+        async with self._attending(run_id, opening) as (_, reader):
+            yield reader
+
+    @asynccontextmanager
+    async def pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
+        """A resumable pipeline and its caller, while the block lasts. The run does not end with it.
+
+        Raises:
+            FanfoldError: as `parallel`.
+        """
+        run_id = await self._accept(new_pipeline(opening, request), pipeline_work(request, self._checks))
+        async with self._attending(run_id, opening) as (run, reader):
+            if run is None:
+                yield PipelineCall(reader, no_questions(), _nothing_to_cancel)
+            else:
+                assert isinstance(run.work, PipelineWork)
+                assert isinstance(reader, LiveReader)
+                async with asked(reader, run.work.questions) as source:
+                    yield PipelineCall(source, run.work.questions, run.cancel)
+
+    async def _accept(self, new: NewRun, work: WorkFactory) -> str:
+        """The id of the request's run, which is started if it is new."""
         kept = await self.holding.accept(new)
         if kept.run.run_id == new.run.run_id:
-            self.holding.start(self._run_of(kept, ParallelWork(specs), History()))
+            self.holding.start(self._run_of(kept, work, History()))
         elif kept.request_digest != new.request_digest:
             raise InvalidArgument.of_field("open.request_id", "was used for another request")
-        async with self._reading(kept.run.run_id, opening) as reader:
-            yield reader
+        return kept.run.run_id
 
     async def specs_as_before(self, owner: str, workflow_id: str) -> Sequence[AgentStepSpec]:
         """The steps that the workflow's last run was asked for. Raises NotFound if there is none."""
@@ -93,16 +113,28 @@ class DurableRuns:
             raise NotFound(f"no fan-out of a workflow {workflow_id!r} is kept")
         return specs_from_bytes(await self.journal.request(kept.run.run_id))
 
+    async def refuse_if_elsewhere(self, opening: Opening) -> None:
+        """Raise HeldElsewhere if another coordinator holds the run of this request."""
+        kept = await self.journal.find_request(opening.owner, opening.request_id) if opening.request_id else None
+        if kept is not None:
+            await self.locate(kept.run.run_id)
+
     @asynccontextmanager
-    async def _reading(self, run_id: str, opening: Opening) -> AsyncIterator[Reader]:
+    async def _attending(self, run_id: str, opening: Opening) -> AsyncIterator[tuple[JournaledRun | None, Reader]]:
+        """The run's caller is there while the block lasts, with a reader of the events that it asked for.
+
+        The run is None if it has ended.
+        """
         found = await self.locate(run_id)
         first = opening.from_sequence if opening.from_run in {"", run_id} else 0
         reader = self._reader_of(found, first, opening.detail)
-        if isinstance(found, JournaledRun) and found.presence and isinstance(reader, LiveReader):
+        if isinstance(found, KeptRun):
+            yield None, reader
+        elif found.presence and isinstance(reader, LiveReader):
             with found.presence.of(reader):
-                yield reader
+                yield found, reader
         else:
-            yield reader
+            yield found, reader
 
     async def reader(self, run_id: str, first: int, detail: EventDetail) -> Reader:
         """A reader of a run's events, for somebody on whom the run does not depend. Raises as `locate`."""
@@ -139,16 +171,11 @@ class DurableRuns:
 
     async def resume(self, kept: KeptRun) -> JournaledRun:
         """A run that was claimed, ready to go on."""
-        work = await self._work_of(kept)
+        work = work_of(kept.run.kind, await self.journal.request(kept.run.run_id), self._checks)
         history = await history_of(self.journal, kept, keep_last=kept.run.kind is RunKind.PIPELINE)
         return self._run_of(kept, work, history)
 
-    async def _work_of(self, kept: KeptRun) -> Work:
-        if kept.run.kind is RunKind.PARALLEL:
-            return ParallelWork(specs_from_bytes(await self.journal.request(kept.run.run_id)))
-        raise FailedPrecondition(f"this release cannot go on with a run of kind {kept.run.kind}")
-
-    def _run_of(self, kept: KeptRun, work: Work, history: History) -> JournaledRun:
+    def _run_of(self, kept: KeptRun, work: WorkFactory, history: History) -> JournaledRun:
         run_id, epoch = kept.run.run_id, kept.epoch
 
         def may_write() -> bool:
@@ -173,29 +200,8 @@ class DurableRuns:
             adopted=lambda: self._adopted(kept, scope),
             caller_grace=self._waits.caller,
         )
-        return JournaledRun(kept, work, history, scope, self._runners(scope), tenure)
+        return JournaledRun(kept, work(scope), history, scope, self._runners(scope), tenure)
 
-    async def _new_run(self, opening: Opening, kind: RunKind, specs: Sequence[AgentStepSpec]) -> NewRun:
-        """The request as it is kept; looked at in pieces, so that a large one does not hold everybody up."""
-        digest = hashlib.sha256(f"{kind}/{opening.workflow_id}/{opening.budget_tokens}".encode())
-        parts: list[bytes] = []
-        for first in range(0, len(specs), _CHUNK):
-            chunk = specs[first : first + _CHUNK]
-            for spec in chunk:
-                digest.update(f"/{len(spec.task_id)}/{spec.task_id}/{fingerprint(spec)}".encode())
-            parts.append(specs_to_bytes(chunk))
-            await asyncio.sleep(0)
-        budget = opening.budget_tokens
-        run = Run(
-            run_id=f"run-{uuid.uuid4().hex}",
-            kind=kind,
-            state=RunState.PENDING,
-            workflow_id=opening.workflow_id,
-            owner=opening.owner,
-            steps=StepCounts(total=len(specs)),
-            budget=None if budget is None else Budget(limit=budget),
-            created_at=datetime.now(UTC),
-        )
-        return NewRun(
-            run=run, request_id=opening.request_id, request_digest=digest.hexdigest(), request=b"".join(parts)
-        )
+
+def _nothing_to_cancel(_reason: str) -> None:
+    """The run has ended."""

@@ -54,7 +54,7 @@ class JournaledRun:
     ) -> None:
         self.kept = kept
         self.scope = scope
-        self._work = work
+        self.work = work
         self._history = history
         self._runner = runner
         self._tenure = tenure
@@ -107,7 +107,7 @@ class JournaledRun:
     async def live(self) -> None:
         """Carry it out until it has ended, was moved, or cannot go on."""
         log = _log.bind(run_id=self.scope.run_id, owner=self.scope.owner, workflow_id=self.kept.run.workflow_id)
-        log.info("run held", epoch=self.kept.epoch, steps=self._work.total)
+        log.info("run held", epoch=self.kept.epoch, steps=self.work.total)
         try:
             async with background(self._write(), self._tell_waiting(), self._watch_caller()):
                 state = await self._until_state()
@@ -136,12 +136,12 @@ class JournaledRun:
 
     async def _do(self) -> None:
         if not self._history.is_started:
-            self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self._work.total)
+            self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self.work.total)
         async with self._tenure.adopted():
             records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
             gate = _Gate(self._runner, self)
-            recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self._work.item_hash)
-            await self._work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
+            recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self.work.item_hash)
+            await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
 
     async def _write(self) -> None:
         try:

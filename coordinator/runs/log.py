@@ -117,7 +117,7 @@ class RunLog:
     async def flush(self) -> None:
         """Wait until everything told so far is durable. Raises why it will not be."""
         number = self._sequence
-        while self.durable < number or self._pending:
+        while self.durable < number:
             if self.is_closed:
                 raise self.ended or AssertionError("the log is closed with events in it")
             await self.changed.wait()

@@ -57,7 +57,7 @@ class PipelineWork:
 
     def __init__(self, request: PipelineRequest, questions: Questions, checks: RequestChecks, owner: str) -> None:
         self._request = request
-        self._questions = questions
+        self.questions = questions
         self._checks = checks
         self._owner = owner
         self._asked_for = 0
@@ -84,15 +84,19 @@ class PipelineWork:
             runner,
             sorted(items, key=lambda item: item not in wanted) if wanted else items,
             self._request.stages,
-            self._ask,
+            partial(self._ask, listener),
             on_event=listener.tell_step,
             on_stage_failed=listener.tell_stage_failed,
             on_result=_let_go,
             begin_at=partial(self._begin_at, history),
         )
 
-    async def _ask(self, index: int, stage: int, previous: StepOutcome | None) -> AgentStepSpec | None:
-        spec = await self._questions.ask(index, stage, previous)
+    async def _ask(
+        self, listener: Listener, index: int, stage: int, previous: StepOutcome | None
+    ) -> AgentStepSpec | None:
+        if previous is not None:
+            await listener.until_told()  # a question tells the caller of the outcome before it
+        spec = await self.questions.ask(index, stage, previous)
         if spec is not None:
             try:
                 await self._checks.check([spec], owner=self._owner, path="step")

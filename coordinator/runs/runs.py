@@ -93,11 +93,21 @@ class Runs:
 
     @asynccontextmanager
     async def pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
-        """A pipeline, while the block lasts; leaving it early cancels the run and waits until it is gone.
+        """A pipeline, while the block lasts.
+
+        Without a workflow id, leaving it early cancels the run and waits until it is gone.
 
         Raises:
-            Aborted: a call with the same request id is under way (C18).
+            Aborted: a call with the same request id is under way, or another one holds the workflow (C18).
+            FailedPrecondition: it has a workflow id, and there is no journal (C17).
+            HeldElsewhere: another coordinator holds the run.
         """
+        kind = self.durable.pipeline if opening.workflow_id else self._attached_pipeline
+        async with kind(opening, request) as call:
+            yield call
+
+    @asynccontextmanager
+    async def _attached_pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
         with self._hold(opening):
             scope = opening.scope("run")
             feed: Feed[RunEvent | StageRequest] = Feed()

@@ -23,6 +23,10 @@ class Listener(Protocol):
         """A pipeline's stage failed; the item's chain ends there (C15)."""
         ...
 
+    async def until_told(self) -> None:
+        """Wait until what was told so far cannot be lost any more."""
+        ...
+
 
 class Work(Protocol):
     """What there is to do for a run. The same request always gives the same work, on any coordinator."""

@@ -6,22 +6,27 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from coordinator.combinators.runner import runner_of
+from coordinator.config import Limits
 from coordinator.journal.journal import JournalFailed, KeptRun, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.placement.in_process import InProcessExecutor
+from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, HeldElsewhere, Reader, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.opening import Opening
+from coordinator.runs.pipelines import PipelineCall, PipelineRequest
 from coordinator.scope import Scope
 from fanfold.agent import AgentFailed
 from fanfold.background import background
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
+from fanfold.model.checkpoint import hash_of_item
+from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunState, RunStepEvent, StepChanged, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepStarted
 from fanfold.schema import SchemaValidator
@@ -39,12 +44,22 @@ class Cut:
     def __init__(self, shared: MemoryJournal) -> None:
         self._shared = shared
         self.is_cut = False
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hold(self) -> None:
+        """Let nothing be written."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Let it be written after all."""
+        self._open.set()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._shared, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            await asyncio.sleep(0)
+            await (self._open.wait() if name == "append" else asyncio.sleep(0))
             if self.is_cut:
                 raise JournalFailed
             return await method(*arguments, **named)
@@ -101,7 +116,9 @@ class World:
             return nullcontext()  # executions of this process end with the run that holds them
 
         executor = self.agents.executor(self._validator)
-        runs = DurableRuns(holding, lambda _scope: runner_of(executor), adopt, WAITS)
+        runs = DurableRuns(
+            holding, lambda _scope: runner_of(executor), adopt, RequestChecks(self._validator, Limits()), WAITS
+        )
         await self._stack.enter_async_context(background(holding.keep(runs.resume)))
         return Coordinator(runs, journal)
 
@@ -335,3 +352,115 @@ async def test_a_run_as_before_needs_one_before(world: World) -> None:
     assert await one.runs.specs_as_before("alice", "audit") == specs("a", "b")
     with pytest.raises(NotFound):
         await one.runs.specs_as_before("bob", "audit")
+
+
+PIPELINE = PipelineRequest(
+    item_hashes=[hash_of_item(text) for text in ("1", "2", "3")], stages=2, stage_timeout=5.0, most_requests=8
+)
+
+
+class Caller:
+    """A pipeline's caller, which answers every question with a step whose prompt names item and stage."""
+
+    def __init__(self, stop_after: int = 1_000) -> None:
+        self.asked: list[tuple[int, int, str]] = []
+        self.told: list[RunEvent] = []
+        self._stop_after = stop_after
+
+    async def attend(self, coordinator: Coordinator, asked: Opening, request: PipelineRequest = PIPELINE) -> None:
+        async with coordinator.runs.pipeline(asked, request) as call:
+            while page := await call.source.read():
+                for one in page:
+                    if isinstance(one, StageRequest):
+                        self.answer(call, one)
+                    elif isinstance(one, bytes):
+                        self.told += decoded([one])
+                if len(self.ended()) >= self._stop_after:
+                    return
+
+    def ended(self) -> dict[tuple[int, int], str]:
+        return {
+            (event.index, event.stage): event.event.outcome.output
+            for event in self.told
+            if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded)
+        }
+
+    def answer(self, call: PipelineCall, request: StageRequest) -> None:
+        self.asked.append((request.index, request.stage, request.previous.output if request.previous else ""))
+        prompt = f"item {request.index} stage {request.stage}"
+        step = AgentStepSpec(task_id=f"s{request.stage}", agent="work", description="d", prompt=prompt)
+        call.questions.sent(request)
+        call.questions.answer(request.id, step)
+
+
+WHOLE = {(item, stage): f"did item {item} stage {stage}" for item in range(3) for stage in range(2)}
+
+
+@pytest.mark.contract("C14", "C16", "F7")
+async def test_a_resumed_pipeline_asks_every_stage_and_runs_only_what_is_not_recorded(world: World) -> None:
+    one = await world.coordinator("one")
+    world.agents.failing = {"item 1 stage 1"}
+    first = Caller()
+    await first.attend(one, opening("r1"))
+    assert first.ended() | {(1, 1): ""} == WHOLE | {(1, 1): ""}
+    world.agents.failing = set()
+    second = Caller()
+    await second.attend(one, opening("r2"))
+    assert second.ended() == WHOLE
+    assert sorted(second.asked) == sorted(
+        [(item, 0, "") for item in range(3)] + [(item, 1, f"did item {item} stage 0") for item in range(3)]
+    )
+    assert world.agents.calls == {f"item {i} stage {s}": 2 if (i, s) == (1, 1) else 1 for i, s in WHOLE}
+
+
+@pytest.mark.contract("C7", "C16")
+async def test_another_item_makes_its_steps_run_again_and_no_others(world: World) -> None:
+    one = await world.coordinator("one")
+    world.agents.failing = {"item 2 stage 1"}
+    await Caller().attend(one, opening("r1"))
+    world.agents.failing = set()
+    other = replace(PIPELINE, item_hashes=[hash_of_item("7"), *PIPELINE.item_hashes[1:]])
+    caller = Caller()
+    await caller.attend(one, opening("r2"), other)
+    again = {"item 0 stage 0", "item 0 stage 1", "item 2 stage 1"}
+    assert {prompt for prompt, count in world.agents.calls.items() if count == 2} == again
+    assert {event.key for event in caller.told if isinstance(event, StepChanged)} == {"0.0", "0.1"}
+
+
+@pytest.mark.contract("C14", "C18", "C19", "C28")
+async def test_a_pipeline_goes_on_elsewhere_from_where_its_items_were(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    asked = opening("r1", detail=EventDetail.LIFECYCLE)
+    first = Caller(stop_after=2)
+    await first.attend(one, asked)
+    await one.runs.holding.hand_over()
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
+    second = Caller()
+    await second.attend(two, asked)
+    assert second.ended() == WHOLE
+    assert [event.sequence for event in second.told] == list(range(1, len(second.told) + 1))
+    assert second.told[: len(first.told)] == first.told
+    assert set(world.agents.calls.values()) == {1}
+    ended_before = {place for place in first.ended() if place[1] == 1}
+    assert not [place for place in ended_before if (place[0], 1) in {(item, stage) for item, stage, _ in second.asked}]
+    again = Caller()
+    await again.attend(two, asked)
+    assert (again.told, again.asked) == (second.told, [])
+
+
+@pytest.mark.contract("C16")
+async def test_a_stage_is_asked_only_when_the_outcome_before_is_durable(world: World) -> None:
+    one = await world.coordinator("one")
+    async with one.runs.pipeline(opening("r1"), PIPELINE) as call:
+        caller = Caller()
+        for _ in range(2):  # the run's start and the first questions
+            for each in await call.source.read():
+                if isinstance(each, StageRequest):
+                    one.journal.hold()
+                    caller.answer(call, each)
+        await until(lambda: len(world.agents.calls) == 3, "the first stages have run")
+        reading = asyncio.ensure_future(call.source.read())
+        await asyncio.sleep(0.1)
+        assert not reading.done()
+        one.journal.release()
+        await reading

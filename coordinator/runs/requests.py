@@ -1,0 +1,100 @@
+"""What runs are asked for, in the form in which it is kept: all that another coordinator needs to go on (C19)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from coordinator.journal.journal import NewRun
+from coordinator.runs.checks import RequestChecks
+from coordinator.runs.opening import Opening
+from coordinator.runs.pipelines import PipelineRequest, PipelineWork
+from coordinator.runs.questions import Questions
+from coordinator.runs.work import ParallelWork, Work
+from coordinator.scope import Scope
+from fanfold.errors import FailedPrecondition
+from fanfold.model.checkpoint import fingerprint
+from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
+from fanfold.model.step import AgentStepSpec
+from fanfold.wire.request import specs_from_bytes, specs_to_bytes
+
+WorkFactory = Callable[[Scope], Work]
+"""Gives the work of a run, for the scope in which it is done."""
+
+_CHUNK = 500
+"""Steps looked at before others get their turn."""
+
+
+async def new_fan_out(opening: Opening, specs: Sequence[AgentStepSpec]) -> NewRun:
+    """A fan-out to be kept; looked at in pieces, so that a large one does not hold everybody up."""
+    digest = _digest_of(opening, RunKind.PARALLEL)
+    parts: list[bytes] = []
+    for first in range(0, len(specs), _CHUNK):
+        chunk = specs[first : first + _CHUNK]
+        for spec in chunk:
+            digest.update(f"/{len(spec.task_id)}/{spec.task_id}/{fingerprint(spec)}".encode())
+        parts.append(specs_to_bytes(chunk))
+        await asyncio.sleep(0)
+    run = _run_of(opening, RunKind.PARALLEL, len(specs))
+    return NewRun(run=run, request_id=opening.request_id, request_digest=digest.hexdigest(), request=b"".join(parts))
+
+
+def new_pipeline(opening: Opening, request: PipelineRequest) -> NewRun:
+    """A pipeline to be kept. What only says how its caller likes to be asked makes no other request."""
+    form = asdict(request)
+    digest = _digest_of(opening, RunKind.PIPELINE)
+    digest.update(json.dumps([request.stages, *request.item_hashes]).encode())
+    run = _run_of(opening, RunKind.PIPELINE, 0)
+    return NewRun(
+        run=run,
+        request_id=opening.request_id,
+        request_digest=digest.hexdigest(),
+        request=json.dumps(form).encode(),
+    )
+
+
+def fan_out_work(specs: Sequence[AgentStepSpec]) -> WorkFactory:
+    """The work of a fan-out."""
+    return lambda _scope: ParallelWork(specs)
+
+
+def pipeline_work(request: PipelineRequest, checks: RequestChecks) -> WorkFactory:
+    """The work of a pipeline."""
+
+    def make(scope: Scope) -> Work:
+        questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
+        return PipelineWork(request, questions, checks, scope.owner)
+
+    return make
+
+
+def work_of(kind: RunKind, request: bytes, checks: RequestChecks) -> WorkFactory:
+    """The work of a kept run. Raises FailedPrecondition for a kind that only a newer release knows."""
+    if kind is RunKind.PARALLEL:
+        return fan_out_work(specs_from_bytes(request))
+    if kind is RunKind.PIPELINE:
+        return pipeline_work(PipelineRequest(**json.loads(request)), checks)
+    raise FailedPrecondition(f"this release cannot go on with a run of kind {kind}")
+
+
+def _digest_of(opening: Opening, kind: RunKind) -> hashlib._Hash:
+    return hashlib.sha256(f"{kind}/{opening.workflow_id}/{opening.budget_tokens}".encode())
+
+
+def _run_of(opening: Opening, kind: RunKind, steps: int) -> Run:
+    budget = opening.budget_tokens
+    return Run(
+        run_id=f"run-{uuid.uuid4().hex}",
+        kind=kind,
+        state=RunState.PENDING,
+        workflow_id=opening.workflow_id,
+        owner=opening.owner,
+        steps=StepCounts(total=steps),
+        budget=None if budget is None else Budget(limit=budget),
+        created_at=datetime.now(UTC),
+    )
