@@ -214,8 +214,10 @@ class Holding:
                     run.move(Fenced("the run's lease could not be renewed"))
 
     async def _claim_for_ever(self, resume: Resume) -> None:
-        while self._leaving is None:
+        while True:
             await asyncio.sleep(self.times.claim)
+            if self._leaving is not None:
+                return
             asked_at = time.monotonic()
             with suppress(JournalFailed):
                 for kept in await self.journal.claim(self.holder, self.times.lease):
