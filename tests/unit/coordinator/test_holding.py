@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 
 import pytest
 
+from coordinator.config import Limits
 from coordinator.journal.journal import Append, Entry, Holder, KeptRun, NewRun, Retention
 from coordinator.journal.memory import MemoryJournal
+from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.journaled import JournaledRun
 from coordinator.scope import Scope
 from fanfold.background import background
 from fanfold.model.run import EventDetail, Run, RunEnded, RunKind, RunStarted, RunState, StepCounts
+from fanfold.schema import SchemaValidator
 from fanfold.wire.run import event_from_bytes, event_to_bytes
 
 RUN = Run(
@@ -46,8 +49,13 @@ async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_rea
     async def adopt(_kept: KeptRun, _scope: Scope) -> AsyncIterator[None]:
         yield
 
-    async with asyncio.timeout(20), Holding(journal, "c2", Times(claim=0.05), Retention()) as holding:
-        runs = DurableRuns(holding, lambda _scope: pytest.fail("nothing is to be run"), adopt, Waits())
+    async with (
+        asyncio.timeout(20),
+        SchemaValidator() as validator,
+        Holding(journal, "c2", Times(claim=0.05), Retention()) as holding,
+    ):
+        checks = RequestChecks(validator, Limits())
+        runs = DurableRuns(holding, lambda _scope: pytest.fail("nothing is to be run"), adopt, checks, Waits())
         async with background(holding.keep(resume)):
             while not (kept := await journal.find("run-1")) or kept.run.state is not RunState.FAILED:
                 await asyncio.sleep(0.01)
