@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
 from datetime import UTC, datetime
 
 from coordinator.journal.journal import Journal, Record
@@ -13,13 +13,23 @@ from fanfold.model.run import RunStepEvent
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.wire.run import event_to_bytes
 
+_CHUNK = 500
+"""Records converted before others get their turn."""
+
 
 async def checkpoint_of(journal: Journal, owner: str, workflow_id: str) -> WorkflowCheckpoint:
     """The checkpoint of a workflow. Raises NotFound if nothing is recorded."""
-    records = tuple(_readable(await journal.records(owner, workflow_id)))
+    records: list[StepRecord] = []
+    for position, record in enumerate(await journal.records(owner, workflow_id)):
+        outcome = outcome_of(record)
+        if outcome is not None:
+            records.append(StepRecord(key=record.key, fingerprint=record.fingerprint, outcome=outcome))
+        if position % _CHUNK == 0:
+            await asyncio.sleep(0)
     if not records:
         raise NotFound(f"no checkpoint of a workflow {workflow_id!r} is kept")
-    return WorkflowCheckpoint(workflow_id=workflow_id, records=records)
+    ends = [record.outcome.ended_at for record in records if record.outcome.ended_at is not None]
+    return WorkflowCheckpoint(workflow_id=workflow_id, records=records, updated_at=max(ends, default=None))
 
 
 async def keep_checkpoint(journal: Journal, owner: str, checkpoint: WorkflowCheckpoint) -> None:
@@ -30,15 +40,12 @@ async def keep_checkpoint(journal: Journal, owner: str, checkpoint: WorkflowChec
         Aborted: the workflow runs here.
     """
     _refuse_duplicates(checkpoint)
-    kept = [Record(each.key, each.fingerprint, _ending(each.outcome)) for each in checkpoint.records]
+    kept: list[Record] = []
+    for position, each in enumerate(checkpoint.records):
+        kept.append(Record(each.key, each.fingerprint, _ending(each.outcome)))
+        if position % _CHUNK == 0:
+            await asyncio.sleep(0)
     await journal.put_records(owner, checkpoint.workflow_id, kept)
-
-
-def _readable(records: Iterable[Record]) -> Iterator[StepRecord]:
-    for record in records:
-        outcome = outcome_of(record)
-        if outcome is not None:
-            yield StepRecord(key=record.key, fingerprint=record.fingerprint, outcome=outcome)
 
 
 def _ending(outcome: StepOutcome) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -14,6 +15,8 @@ from google.protobuf.message import Message
 from fanfold.clients.pipeline import Answers, OnRequest, PipelineCall, PipelineShape, pipeline_requests
 from fanfold.clients.run_call import EventCall, RunCall
 from fanfold.errors import FailedPrecondition
+from fanfold.model.checkpoint import StepRecord, WorkflowCheckpoint
+from fanfold.model.checkpoint_form import refuse_newer
 from fanfold.model.node import NodesChanged, NodeView
 from fanfold.model.run import EventDetail, Run, RunState
 from fanfold.model.step import AgentStepSpec, StepEvent
@@ -22,10 +25,11 @@ from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.batches import batches
+from fanfold.wire.checkpoint import checkpoint_requests, records_from_proto
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
-from fanfold.wire.time import set_duration
+from fanfold.wire.time import set_duration, time_from_proto
 
 if TYPE_CHECKING:
     from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
@@ -172,6 +176,38 @@ class CoordinatorClient:
                             yield event
         finally:
             call.cancel()
+
+    async def get_checkpoint(self, workflow_id: str) -> WorkflowCheckpoint:
+        """The checkpoint of a workflow.
+
+        Raises:
+            NotFound: nothing of it is recorded.
+            FailedPrecondition: it is of a newer version, or there is no journal.
+        """
+        records: list[StepRecord] = []
+        updated_at: datetime | None = None
+        call = self._open_stub().GetCheckpoint(pb.GetCheckpointRequest(workflow_id=workflow_id))
+        with self._errors():
+            async for response in call:
+                part = response.checkpoint
+                refuse_newer(part.schema_version)
+                records += records_from_proto(part.records, workflow_id, first_index=len(records))
+                if part.HasField("updated_at"):
+                    updated_at = time_from_proto(part.updated_at)
+        return WorkflowCheckpoint(workflow_id=workflow_id, records=records, updated_at=updated_at)
+
+    async def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> int:
+        """Have a checkpoint kept in place of what is recorded of its workflow; how many records that were.
+
+        Raises:
+            InvalidArgument: a record is wrong or was changed; nothing was kept.
+            FailedPrecondition: it is of a newer version, or there is no journal.
+            Aborted: the workflow runs.
+        """
+        requests = checkpoint_requests(checkpoint)
+        with self._errors():
+            response = await self._open_stub().PutCheckpoint(requests)
+        return response.records
 
     async def list_nodes(self) -> list[NodeView]:
         """All nodes that the coordinator knows."""

@@ -35,7 +35,8 @@ DEFAULT_MAX_ATTEMPTS = 2
 MAX_ANCHORS = 64
 MAX_ANCHOR_BYTES = 4096
 
-_FORBID_EXTRA: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always"}
+FORBID_EXTRA: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always"}
+"""How pydantic reads the types that callers write: unknown fields are refused by name (C5)."""
 
 
 class _Fields:
@@ -53,7 +54,7 @@ class _Fields:
 class StepPolicy(_Fields):
     """Bounds and retries of one step (C6). Durations in seconds, whole milliseconds."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     timeout: Seconds | None = None
     no_progress_timeout: Seconds | None = None
@@ -69,7 +70,7 @@ DEFAULT_POLICY = StepPolicy()
 class AgentStepSpec(_Fields):
     """What to run, never where (C1)."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     task_id: Identifier
     agent: Name
@@ -105,7 +106,7 @@ class FailureCode(StrEnum):
 class StepFailure(_Fields):
     """Why a step failed (C2)."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     code: FailureCode
     message: Text
@@ -116,7 +117,7 @@ class StepFailure(_Fields):
 class Usage(_Fields):
     """What model calls cost, in tokens and calls."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     input_tokens: Tokens = 0
     output_tokens: Tokens = 0
@@ -147,7 +148,7 @@ NO_USAGE = Usage()
 class SourceAnchor(_Fields):
     """A place the step read from (C4). `lines` is "3" or "3-17", or empty for the whole."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     tool: Name
     url_or_path: Annotated[str, MaxLen(MAX_ANCHOR_BYTES)]
@@ -158,7 +159,7 @@ class SourceAnchor(_Fields):
 class StepOutcome(_Fields):
     """What came of a step and at what cost (C2). `failure` is set exactly when `success` is false."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     task_id: Identifier
     session_id: OptionalIdentifier = ""

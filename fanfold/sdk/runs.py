@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Collection
 from fanfold.clients.coordinator import Bookmark, CoordinatorClient
 from fanfold.clients.run_call import RunCall
 from fanfold.errors import InvalidArgument
+from fanfold.model.checkpoint import WorkflowCheckpoint
 from fanfold.model.run import EventDetail, Run, RunEvent, RunState
+from fanfold.model.validation import parse_line
 from fanfold.sdk.servers import Servers
 from fanfold.sdk.streams import RunStream
 
@@ -83,6 +85,26 @@ class RunMethods:
                     yield event
         finally:
             await stream.close()
+
+    async def checkpoint(self, workflow_id: str) -> WorkflowCheckpoint:
+        """What is recorded of a workflow, to be resumed in another mesh (C7, C19).
+
+        Raises:
+            NotFound: nothing is recorded.
+            FailedPrecondition: the mesh has no journal (C17).
+        """
+        asked = parse_line(workflow_id, path="workflow_id", required=True)
+        return await self._servers.ask(lambda client: client.get_checkpoint(asked))
+
+    async def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> int:
+        """Have a checkpoint kept in place of what is recorded of its workflow; how many records it has.
+
+        Raises:
+            InvalidArgument: a record is wrong, or was changed; nothing was kept.
+            Aborted: the workflow runs.
+            FailedPrecondition: the mesh has no journal (C17), or does not know this version of checkpoints.
+        """
+        return await self._servers.ask(lambda client: client.put_checkpoint(checkpoint))
 
 
 def _state_of(word: RunState | str) -> RunState:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fanfold.model.checkpoint import WorkflowCheckpoint
 from fanfold.model.node import Agent, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail, ParallelResult, PipelineResult, Run, RunEvent, RunState
@@ -174,6 +175,14 @@ class SyncMesh:
         finally:
             if self._mesh is not None:
                 self._wait(events.aclose())
+
+    def checkpoint(self, workflow_id: str) -> WorkflowCheckpoint:
+        """What is recorded of a workflow. Raises as `Mesh.checkpoint`."""
+        return self._wait(self._opened.checkpoint(workflow_id))
+
+    def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> int:
+        """Have a checkpoint kept. Raises as `Mesh.put_checkpoint`."""
+        return self._wait(self._opened.put_checkpoint(checkpoint))
 
     @property
     def _opened(self) -> Mesh:

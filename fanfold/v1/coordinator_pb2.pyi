@@ -862,8 +862,13 @@ class PutCheckpointRequest(_message.Message):
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOTAL_RECORDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent."""
+    total_records: _builtins.int
+    """How many records the parts have together, in the first or in every message. A request that has another number is
+    refused; without it, a request whose stream broke off looks like a shorter one.
+    """
     @_builtins.property
     def checkpoint(self) -> _run_pb2.WorkflowCheckpoint:
         """The next part."""
@@ -873,12 +878,15 @@ class PutCheckpointRequest(_message.Message):
         *,
         checkpoint: _run_pb2.WorkflowCheckpoint | None = ...,
         request_id: _builtins.str = ...,
+        total_records: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "total_records", b"total_records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "request_id", b"request_id", "total_records", b"total_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__total_records: _TypeAlias = _typing.Literal["total_records"]  # noqa: Y015
+    _WhichOneofArgType__total_records: _TypeAlias = _typing.Literal["_total_records", b"_total_records"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_records) -> _WhichOneofReturnType__total_records | None: ...
 
 Global___PutCheckpointRequest: _TypeAlias = PutCheckpointRequest  # noqa: Y015
 

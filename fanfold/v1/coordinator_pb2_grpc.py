@@ -278,9 +278,11 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PutCheckpoint(self, request_iterator, context):
-        """Stores a checkpoint, to be resumed here (C7).
+        """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
         Errors:
+        INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
+        nothing was stored.
         FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
         ABORTED             the workflow runs here.
         """

@@ -140,9 +140,11 @@ class CoordinatorStub:
       FAILED_PRECONDITION no journal is configured (C17).
     """
     PutCheckpoint: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.PutCheckpointRequest, _coordinator_pb2.PutCheckpointResponse]
-    """Stores a checkpoint, to be resumed here (C7).
+    """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
     Errors:
+      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
+                          nothing was stored.
       FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
       ABORTED             the workflow runs here.
     """
@@ -279,9 +281,11 @@ class CoordinatorAsyncStub(CoordinatorStub):
       FAILED_PRECONDITION no journal is configured (C17).
     """
     PutCheckpoint: _aio.StreamUnaryMultiCallable[_coordinator_pb2.PutCheckpointRequest, _coordinator_pb2.PutCheckpointResponse]  # type: ignore[assignment]
-    """Stores a checkpoint, to be resumed here (C7).
+    """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
     Errors:
+      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
+                          nothing was stored.
       FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
       ABORTED             the workflow runs here.
     """
@@ -475,9 +479,11 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_coordinator_pb2.PutCheckpointRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.PutCheckpointResponse, _abc.Awaitable[_coordinator_pb2.PutCheckpointResponse]]:
-        """Stores a checkpoint, to be resumed here (C7).
+        """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
         Errors:
+          INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
+                              nothing was stored.
           FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
           ABORTED             the workflow runs here.
         """
