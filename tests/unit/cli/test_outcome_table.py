@@ -220,6 +220,7 @@ def test_a_node_in_json() -> None:
                 "max_concurrent_steps": 64,
                 "running_steps": 3,
                 "draining": False,
+                "coordinators": 0,
             },
             "version": "1.2",
         },
