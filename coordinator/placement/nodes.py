@@ -40,6 +40,7 @@ class Nodes:
         self._listeners: list[Callable[[KnownNode, Change], None]] = []
         self._watchers: set[_Watcher] = set()
         self._agents_ever: set[str] = set()
+        self._hint = 0  # every step asks, and there may be many nodes
         self._tasks: asyncio.TaskGroup | None = None
 
     async def __aenter__(self) -> Nodes:
@@ -108,7 +109,7 @@ class Nodes:
 
     def hint(self) -> int:
         """Sum of the live nodes' hints (C10)."""
-        return sum([known.hint() for known in self._known.values()])  # every step asks
+        return self._hint
 
     def has_ever_offered(self, agent: str) -> bool:
         """Whether any node has ever offered the agent (C3)."""
@@ -180,6 +181,7 @@ class Nodes:
                 other.proved_dead()
 
     def _changed(self, known: KnownNode, change: Change) -> None:
+        self._hint = sum(each.hint() for each in self)
         if change is Change.OFFER and known.is_linked():
             _log.info(f"node {known.state}", node=known.node.name, address=known.address)
         if change is Change.OFFER and len(self._agents_ever) < MAX_AGENT_NAMES_REMEMBERED:
