@@ -16,7 +16,7 @@ from fanfold.model.run import EventDetail
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import parse_budget, parse_line, parse_request_id, parse_spec, require_json_schema
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
-from fanfold.sdk.pipeline import OnPipelineEvent, PipelineRun
+from fanfold.sdk.pipeline import OnPipelineEvent, PipelinePlan, PipelineRun
 from fanfold.sdk.run import refuse_async
 from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
 from fanfold.sdk.servers import Servers, seconds_of
@@ -120,6 +120,8 @@ class Mesh(RunMethods):
         stages: Sequence[Stage],
         *,
         stage_timeout: float = STAGE_TIMEOUT,
+        workflow_id: str = "",
+        budget_tokens: int | None = None,
         on_event: OnPipelineEvent | None = None,
         request_id: str = "",
     ) -> PipelineRun:
@@ -131,15 +133,24 @@ class Mesh(RunMethods):
         not returned within `stage_timeout` seconds ends its item's chain alone (C15). The result has each item's last
         outcome, in the order of `items`.
 
-        It starts, is awaited, iterated and cancelled as `parallel` is. Its events are `RunStepEvent`, which has item
-        and stage of a step's event, and `StageFailed`.
+        It starts, is awaited, iterated and cancelled as `parallel` is; with a `workflow_id` it is recorded and outlives
+        the coordinator as `parallel_resumable` does. A resume asks every stage again, and runs only the steps whose
+        record does not match any more. Its events are `RunStepEvent`, which has item and stage of a step's event, and
+        `StageFailed`.
 
         Raises:
             TypeError: a stage is no plain function.
             InvalidArgument: there is no stage, or the timeout is none; or, when it starts, an item is no JSON value.
         """
-        terms = Terms(request_id=parse_request_id(request_id))
-        return PipelineRun(self._servers, items, stages, stage_timeout, on_event, terms)
+        if workflow_id:
+            terms, patience = _terms(workflow_id, budget_tokens, request_id), self._reconnect_timeout
+        else:
+            terms, patience = (
+                Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens)),
+                0.0,
+            )
+        plan = PipelinePlan(items=items, stages=stages, stage_timeout=stage_timeout)
+        return PipelineRun(self._servers, plan, on_event, terms, reconnect_timeout=patience)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).

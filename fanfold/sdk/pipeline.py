@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,23 +24,31 @@ from fanfold.stages import MAX_CALLS, StageCalls
 OnPipelineEvent = Callable[[PipelineEvent], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan:
+    """Items, and the stages that each of them goes through; `stage_timeout` is in seconds."""
+
+    items: Sequence[Any]
+    stages: Sequence[Stage]
+    stage_timeout: float
+
+
 class PipelineRun(MeshRun[PipelineEvent, PipelineResult]):
     """A pipeline to be awaited or iterated."""
 
     def __init__(
         self,
         servers: Servers,
-        items: Sequence[Any],
-        stages: Sequence[Stage],
-        stage_timeout: float,
+        plan: PipelinePlan,
         on_event: OnPipelineEvent | None,
         terms: Terms,
+        *,
+        reconnect_timeout: float = 0.0,
     ) -> None:
-        super().__init__(servers, on_event, terms)
-        self._items = items
-        self._stages = stages
-        self._stage_timeout = stage_timeout
-        self._calls = StageCalls(stages, stage_timeout)
+        super().__init__(servers, on_event, terms, reconnect_timeout=reconnect_timeout)
+        self._items = plan.items
+        self._plan = plan
+        self._calls = StageCalls(plan.stages, plan.stage_timeout)
         self._texts: list[str] = []
         self._failures: list[StageFailed] = []
 
@@ -59,8 +68,8 @@ class PipelineRun(MeshRun[PipelineEvent, PipelineResult]):
     def _begin(self, detail: EventDetail, client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
         shape = PipelineShape(
             items=self._texts,
-            stages=len(self._stages),
-            stage_timeout=self._stage_timeout,
+            stages=len(self._plan.stages),
+            stage_timeout=self._plan.stage_timeout,
             most_requests=MAX_CALLS,
         )
         return client.pipeline(shape, self._answer, self._terms, detail=detail, bookmark=bookmark)

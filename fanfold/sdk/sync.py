@@ -117,14 +117,22 @@ class SyncMesh:
         stages: Sequence[Stage],
         *,
         stage_timeout: float = STAGE_TIMEOUT,
+        workflow_id: str = "",
+        budget_tokens: int | None = None,
         on_event: OnPipelineEvent | None = None,
         request_id: str = "",
     ) -> PipelineResult:
-        """Run items through stages, each on its own (C14). Raises as `Mesh.pipeline`."""
+        """Run items through stages, each on its own (C14); resumable with a workflow id. Raises as `Mesh.pipeline`."""
 
         async def run() -> PipelineResult:
             return await self._opened.pipeline(
-                items, stages, stage_timeout=stage_timeout, on_event=on_event, request_id=request_id
+                items,
+                stages,
+                stage_timeout=stage_timeout,
+                workflow_id=workflow_id,
+                budget_tokens=budget_tokens,
+                on_event=on_event,
+                request_id=request_id,
             )
 
         return self._wait(run())

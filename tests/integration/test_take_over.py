@@ -16,8 +16,12 @@ import yaml
 
 from executor_node.app import running as running_node
 from executor_node.supervisor.client import Supervision
+from fanfold import Mesh
 from fanfold.cli.child import Child
+from fanfold.model.pipeline import StageContext
+from fanfold.model.run import PipelineEvent, PipelineResult
 from fanfold.rpc.channels import open_channel
+from fanfold.sdk.pipeline import PipelineRun
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -214,3 +218,49 @@ async def test_a_frozen_coordinator_finds_its_run_taken_over_and_does_no_harm(tm
         call.cancel()
         assert_whole(events, 12)
         assert len(coordinators.lines()) == 24
+
+
+@pytest.mark.contract("C14", "C16", "C19")
+async def test_a_pipeline_from_python_outlives_its_coordinator(tmp_path: Path) -> None:
+    def survey(ctx: StageContext) -> dict[str, Any]:
+        return python_step(f"survey-{ctx.item}", f"echo start-survey-{ctx.item} >> lines; echo saw-{ctx.item}")
+
+    def review(ctx: StageContext) -> dict[str, Any]:
+        assert ctx.previous is not None
+        wait = "while [ ! -e go ]; do sleep 0.05; done"
+        name = f"review-{ctx.item}"
+        return python_step(name, f"echo start-{name} >> lines; {wait}; echo {ctx.previous.output.strip()}-reviewed")
+
+    async with (
+        pair(tmp_path) as coordinators,
+        Mesh([coordinators.first.address, coordinators.second]) as mesh,
+    ):
+        numbers: list[int] = []
+
+        def hear(event: PipelineEvent) -> None:
+            if event.sequence:
+                numbers.append(event.sequence)
+
+        run = mesh.pipeline(["a", "b"], [survey, review], workflow_id="audit", on_event=hear)
+        running = asyncio.ensure_future(_await(run))
+        await until(lambda: len(coordinators.lines()) == 4, "both reviews run")
+        coordinators.process.send_signal(signal.SIGKILL)
+        (coordinators.workspace / "go").touch()
+        async with asyncio.timeout(40):
+            result = await running
+        assert [outcome.output.strip() if outcome else None for outcome in result] == [
+            "saw-a-reviewed",
+            "saw-b-reviewed",
+        ]
+        assert sorted(coordinators.lines()) == sorted(
+            f"start-{stage}-{item}" for stage in ("survey", "review") for item in "ab"
+        )
+        assert numbers == sorted(set(numbers))
+
+
+async def _await(run: PipelineRun) -> PipelineResult:
+    return await run
+
+
+def python_step(task_id: str, command: str) -> dict[str, Any]:
+    return {"task_id": task_id, "agent": "shell", "description": "d", "prompt": command}
