@@ -68,6 +68,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
                 metrics_listen=config.metrics_listen,
                 registry=registry,
                 hand_over=durable.holding.hand_over if durable else None,
+                step_bytes=config.limits.step_bytes,
             )
         )
         if durable is not None:

@@ -24,9 +24,9 @@ class Limits(_Section):
     """Items of one pipeline."""
     stages: int = Field(default=100, ge=1, le=10_000)
     """Stages of one pipeline."""
-    prompt_bytes: int = Field(default=1_048_576, ge=1, le=8_388_608)
+    prompt_bytes: int = Field(default=67_108_864, ge=1, le=268_435_456)
     """Bytes of one prompt."""
-    step_bytes: int = Field(default=4_194_304, ge=1, le=12_582_912)
+    step_bytes: int = Field(default=71_303_168, ge=1, le=272_629_760)
     """Bytes of one step with all that belongs to it."""
     run_bytes: int = Field(default=536_870_912, ge=1)
     """Bytes of all steps of one fan-out, or of all items of one pipeline."""

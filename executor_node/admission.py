@@ -19,9 +19,9 @@ class Limits:
     """Steps the node would like to have at once: advice to coordinators."""
     max_concurrent_steps: int = 64
     """Steps it takes at most."""
-    prompt_bytes: int = 2**20
+    prompt_bytes: int = 64 * 2**20
     """Bytes of the prompt of a step that comes without a coordinator, which has a limit of its own."""
-    output_bytes: int = 2**20
+    output_bytes: int = 64 * 2**20
     """Bytes of output, and of the structured value; more ends the step PAYLOAD_TOO_LARGE."""
     file_bytes: int = 8 * 2**20
     """Bytes of a file that an agent reads through its context."""

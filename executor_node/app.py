@@ -86,6 +86,7 @@ async def running(
                 listen=config.listen,
                 metrics_listen=config.metrics_listen,
                 registry=registry,
+                step_bytes=config.step.prompt_bytes,
                 finish=finish,
             )
         )

@@ -11,9 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Label = Annotated[str, Field(max_length=128)]
 
-MOST_TEXT_BYTES = 256 * 2**20
-"""What limits of a prompt or an output may be set to."""
-
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -42,9 +39,9 @@ class Agents(_Section):
 class StepLimits(_Section):
     """What one step may take."""
 
-    prompt_bytes: int = Field(default=1_048_576, ge=1, le=MOST_TEXT_BYTES)
+    prompt_bytes: int = Field(default=67_108_864, ge=1, le=268_435_456)
     """Bytes of one prompt in ExecuteStep; on links the coordinator's `limits.prompt_bytes` holds."""
-    output_bytes: int = Field(default=1_048_576, ge=1, le=MOST_TEXT_BYTES)
+    output_bytes: int = Field(default=67_108_864, ge=1, le=268_435_456)
     """Bytes of one step's output; more ends it PAYLOAD_TOO_LARGE."""
     file_bytes: int = Field(default=8_388_608, ge=1)
     """Bytes of a file that an agent reads through its context; built-in agents read all theirs so."""

@@ -25,6 +25,7 @@ from executor_node.workers.messages import Result, is_longer
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
+from fanfold.parts import byte_size
 from fanfold.schema import SchemaValidator
 from fanfold.schema.structured import UNCHECKED, Structured, structured_text
 
@@ -154,7 +155,7 @@ class Executions:
             Unavailable: that cannot be told.
         """
         limit = self._limits.prompt_bytes
-        if len(spec.prompt) * 4 > limit and (size := len(spec.prompt.encode())) > limit:
+        if len(spec.prompt) * 4 > limit and (size := byte_size(spec.prompt)) > limit:
             raise InvalidArgument.of_field(
                 "step.prompt", f"must be at most {limit:,} bytes (step.prompt_bytes), not {size:,}"
             )

@@ -10,7 +10,7 @@ from fanfold.errors import FailedPrecondition, Unavailable
 from fanfold.feed import Feed
 from fanfold.model.node import NodeStatus
 from fanfold.model.step import StepEvent
-from fanfold.parts import Outbox, Piece, Texts
+from fanfold.parts import Encoded, Outbox, Piece
 from fanfold.ports import Rejection, RunAdopted
 
 if TYPE_CHECKING:
@@ -51,14 +51,15 @@ class CoordinatorLink:
         self.epoch = epoch
         self.takes_parts = takes_parts
         self.progress_window = progress_window
-        self.words: Feed[Word] = Feed()
-        self.arrivals = Arrivals(executions, lambda *credit: self.words.push(Credit(*credit)))
+        words: Feed[Word] = Feed()
+        self.words = words
+        self.arrivals = Arrivals(executions, lambda *credit: words.push(Credit(*credit)))
         self.ended_by: FailedPrecondition | Unavailable | None = None
         """Why the node ended it, if it did."""
         self._endings = Outbox()
         self._has_piece = False
 
-    def send_texts(self, execution_id: str, texts: Texts) -> None:
+    def send_texts(self, execution_id: str, texts: Encoded) -> None:
         """Send the texts of an ending that has been told, once there is credit for them."""
         self._endings.put(execution_id, texts)
 

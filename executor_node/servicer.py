@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
-from google.protobuf.message import Message
 
 from executor_node.executions import Executions
 from executor_node.link_servicer import STATUS_INTERVAL, serve_link
@@ -23,9 +22,9 @@ from fanfold.rpc.server import Service
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
 from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
-from fanfold.wire.batches import batches
+from fanfold.wire.ahead import step_batches
 from fanfold.wire.node import node_to_proto
-from fanfold.wire.step import event_to_proto, spec_from_proto
+from fanfold.wire.step import spec_from_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -90,7 +89,9 @@ class ExecutorNodeServicer(GeneratedServicer):
             raise Aborted(message, reason="REQUEST_UNDER_WAY") from None
         try:
             while events := await feed.read():
-                for response in _step_responses(events):
+                for response in step_batches(
+                    events, pb.ExecutorNodeExecuteStepResponse, takes_parts=request.takes_parts
+                ):
                     yield response
         finally:
             if not feed.is_closed:
@@ -105,10 +106,3 @@ class ExecutorNodeServicer(GeneratedServicer):
         async with aclosing(serve_link(self._links, aiter(request_iterator), self._describe)) as responses:
             async for response in responses:
                 yield response
-
-
-def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.ExecutorNodeExecuteStepResponse]:
-    def add(event: StepEvent, response: pb.ExecutorNodeExecuteStepResponse) -> Message:
-        return event_to_proto(event, response.events.add())
-
-    return batches(events, pb.ExecutorNodeExecuteStepResponse, add)

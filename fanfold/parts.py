@@ -6,6 +6,7 @@ message. On a link, which many runs share, an `Outbox` holds it until the other 
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -47,8 +48,11 @@ class TextField(StrEnum):
 Texts = Mapping[TextField, str]
 """The texts of one message that are not in it."""
 
+Encoded = Mapping[TextField, bytes]
+"""The same in UTF-8, to be sent."""
 
-class LargeTexts(dict[TextField, str]):
+
+class LargeTexts(dict[TextField, bytes]):
     """Collects the texts of a message that are larger than `max_bytes`, while that is made."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -58,16 +62,41 @@ class LargeTexts(dict[TextField, str]):
 
     def lift(self, field: TextField, text: str) -> str:
         """The text as it goes into the message: nothing, if it is too large and collected here."""
-        if len(text) <= self._certainly_small or byte_size(text) <= self._max_bytes:
+        if len(text) <= self._certainly_small:
             return text
-        self[field] = text
+        if len(text) <= self._max_bytes and byte_size(text) <= self._max_bytes:
+            return text
+        self[field] = text.encode()
         return ""
 
-    def taken(self) -> dict[TextField, str]:
+    def taken(self) -> dict[TextField, bytes]:
         """What has been collected; this is then empty again."""
         taken = dict(self)
         self.clear()
         return taken
+
+
+class TextBuilder:
+    """Puts a text together from pieces of its UTF-8, so that not all of it has to be decoded at once."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")()
+        self._pieces: list[str] = []
+
+    def add(self, data: bytes) -> None:
+        """Take a piece. Raises InvalidArgument if it is not UTF-8."""
+        self._decode(data, final=False)
+
+    def text(self) -> str:
+        """The text, whose last piece has been taken. Raises InvalidArgument if it ends within a character."""
+        self._decode(b"", final=True)
+        return "".join(self._pieces)
+
+    def _decode(self, data: bytes, *, final: bool) -> None:
+        try:
+            self._pieces.append(self._decoder.decode(data, final))
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"a part of a text is not UTF-8: {error.reason}") from None
 
 
 def byte_size(text: str) -> int:
@@ -75,15 +104,9 @@ def byte_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def pieces_of(text: str, max_bytes: int) -> Iterator[str]:
-    """The text in pieces of at most so many bytes of UTF-8, which is at least 4."""
-    start = 0
-    while start < len(text):
-        piece = text[start : start + max_bytes]
-        if not piece.isascii():  # what is cut in the middle of a character goes into the next piece
-            piece = piece.encode()[:max_bytes].decode(errors="ignore")
-        start += len(piece)
-        yield piece
+def pieces_of(data: bytes, max_bytes: int) -> Iterator[bytes]:
+    """The bytes in pieces of at most so many."""
+    return (data[start : start + max_bytes] for start in range(0, len(data), max_bytes))
 
 
 class Piece(NamedTuple):
@@ -91,7 +114,7 @@ class Piece(NamedTuple):
 
     key: str
     field: TextField
-    text: str
+    data: bytes
 
 
 class Outbox:
@@ -110,7 +133,7 @@ class Outbox:
         """The messages of which something is left."""
         return iter(self._loads)
 
-    def put(self, key: str, texts: Texts) -> None:
+    def put(self, key: str, texts: Encoded) -> None:
         """Send these texts, none of them empty, once there is credit; in place of an earlier message with that key."""
         self.discard(key)
         self._loads[key] = _Load(key, texts, self._piece_bytes)
@@ -146,17 +169,16 @@ class Outbox:
 class _Load:
     """The texts of one message, on their way out."""
 
-    def __init__(self, key: str, texts: Texts, piece_bytes: int) -> None:
+    def __init__(self, key: str, texts: Encoded, piece_bytes: int) -> None:
         self.key = key
         self.credit = 0
-        self.left = sum(map(byte_size, texts.values()))
+        self.left = sum(map(len, texts.values()))
         self._pieces = ((field, piece) for field, text in texts.items() for piece in pieces_of(text, piece_bytes))
 
     def next_piece(self) -> Piece:
         field, piece = next(self._pieces)
-        size = byte_size(piece)
-        self.credit -= size
-        self.left -= size
+        self.credit -= len(piece)
+        self.left -= len(piece)
         return Piece(self.key, field, piece)
 
 
@@ -199,20 +221,20 @@ class Inbox:
         """The message's texts, if this was their last piece. A piece that nobody expects is passed over.
 
         Raises:
-            InvalidArgument: there is no credit for it; the message's texts are expected no more.
+            InvalidArgument: there is no credit for it, or it is not UTF-8; the message's texts are expected no more.
         """
         arrival = self._arrivals.get(piece.key)
         if arrival is None:
             return None
         try:
             arrival.add(piece)
+            texts = arrival.texts() if arrival.is_complete() else None
         except InvalidArgument:
             self.discard(piece.key)
             raise
-        if not arrival.is_complete():
-            return None
-        self.discard(piece.key)
-        return arrival.texts()
+        if texts is not None:
+            self.discard(piece.key)
+        return texts
 
     def discard(self, key: str) -> None:
         """Expect the texts of a message no more."""
@@ -242,19 +264,19 @@ class _Arrival:
         self.is_wanted = False
         self.has_credit = False
         self._left = dict(sizes)
-        self._pieces: dict[TextField, list[str]] = {field: [] for field in sizes}
+        self._texts = {field: TextBuilder() for field in sizes}
 
     def add(self, piece: Piece) -> None:
         if not self.has_credit:
             raise InvalidArgument("a part came without credit for it")
-        left = self._left.get(piece.field, 0) - byte_size(piece.text)
+        left = self._left.get(piece.field, 0) - len(piece.data)
         if left < 0:
             raise InvalidArgument(f"more came of {piece.field} than was said to follow")
         self._left[piece.field] = left
-        self._pieces[piece.field].append(piece.text)
+        self._texts[piece.field].add(piece.data)
 
     def is_complete(self) -> bool:
         return not any(self._left.values())
 
     def texts(self) -> dict[TextField, str]:
-        return {field: "".join(pieces) for field, pieces in self._pieces.items()}
+        return {field: text.text() for field, text in self._texts.items()}

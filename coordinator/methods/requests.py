@@ -13,7 +13,10 @@ from coordinator.runs.opening import Opening
 from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_line, parse_specs
+from fanfold.parts import TextField
 from fanfold.v1 import coordinator_pb2 as pb
+from fanfold.wire.ahead import PartsAhead
+from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.run import detail_from_proto
 from fanfold.wire.step import spec_from_proto
 
@@ -51,33 +54,67 @@ async def to_the_last(requests: AsyncIterator[Any], reading: Awaitable[Request])
 
 
 async def _read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
-    message = pb.RunOpen()
-    opening: Opening | None = None
-    specs: list[AgentStepSpec] = []
-    schemas: dict[str, Any] = {}
-    size = 0
+    message: pb.RunOpen | None = None
+    steps = _Steps(checks)
     async for request in requests:
-        match request.WhichOneof("message"):
-            case "open":
-                if opening is not None:
-                    raise InvalidArgument.of_field("open", "must be sent once")
-                message, opening = request.open, _opening_of(request.open)
-            case "steps":
-                if opening is None:
-                    raise InvalidArgument.of_field("open", "must be sent before steps")
-                message_size = request.ByteSize()
-                size += message_size
-                checks.refuse_oversize(len(specs) + len(request.steps.steps), size)
-                if checks.may_hold_fat_step(message_size):
-                    for index, step in enumerate(request.steps.steps, start=len(specs)):
-                        checks.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
-                specs += _specs_of(request.steps, first_index=len(specs), schemas=schemas)
-            case _:
-                raise InvalidArgument("a message must have open or steps")
-    if opening is None:
+        kind = request.WhichOneof("message")
+        if kind == "open":
+            if message is not None:
+                raise InvalidArgument.of_field("open", "must be sent once")
+            message, opening = request.open, _opening_of(request.open)
+        elif message is None:
+            raise InvalidArgument.of_field("open", "must be sent before all else")
+        elif kind == "steps":
+            steps.take_steps(request)
+        elif kind == "part":
+            steps.take_part(request)
+        else:
+            raise InvalidArgument("a message must have open, steps or part")
+    if message is None:
         raise InvalidArgument.of_field("open", "is required")
-    _refuse_other_count(opening, len(specs))
-    return RunRequested(message, opening, specs)
+    steps.end()
+    _refuse_other_count(opening, len(steps.specs))
+    return RunRequested(message, opening, steps.specs)
+
+
+class _Steps:
+    """The steps of a request as far as it has come."""
+
+    def __init__(self, checks: RequestChecks) -> None:
+        self.specs: list[AgentStepSpec] = []
+        self._checks = checks
+        self._schemas: dict[str, Any] = {}
+        self._ahead = PartsAhead(TextField.PROMPT, TextField.OUTPUT_SCHEMA_JSON)
+        self._size = 0
+
+    def take_steps(self, request: pb.RunRequest) -> None:
+        """Take steps; what has come ahead belongs to the first of them."""
+        checks, first, batch = self._checks, len(self.specs), request.steps.steps
+        message_size = request.ByteSize()
+        self._size += message_size
+        checks.refuse_oversize(first + len(batch), self._size)
+        if checks.may_hold_fat_step(message_size):
+            for index, step in enumerate(batch, start=first):
+                checks.refuse_fat_step(step.ByteSize(), path=f"steps[{index}]")
+        specs = [
+            spec_from_proto(step, path=f"steps[{index}]", schemas=self._schemas)
+            for index, step in enumerate(batch, start=first)
+        ]
+        if self._ahead and specs:
+            texts = self._ahead.taken()
+            specs[0] = spec_with_texts(specs[0], texts, path=f"steps[{first}]", schemas=self._schemas)
+        self.specs += parse_specs(specs, first_index=first)
+
+    def take_part(self, request: pb.RunRequest) -> None:
+        """Take a part of a text of the step that follows next."""
+        self._ahead.add(request.part)
+        self._size += request.ByteSize()
+        self._checks.refuse_oversize(len(self.specs), self._size)
+        self._checks.refuse_fat_step(self._ahead.size, path=f"steps[{len(self.specs)}]")
+
+    def end(self) -> None:
+        """There is nothing more."""
+        self._ahead.refuse_rest()
 
 
 def _refuse_other_count(opening: Opening, count: int) -> None:
@@ -106,17 +143,10 @@ def _opening_of(message: pb.RunOpen) -> Opening:
         owner=ANONYMOUS,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
+        takes_parts=message.takes_parts,
         workflow_id=workflow_id,
         from_sequence=message.from_sequence,
         from_run=message.from_run,
         total_steps=message.parallel.total_steps if message.parallel.HasField("total_steps") else None,
         as_before=message.parallel.as_before,
     )
-
-
-def _specs_of(batch: pb.StepBatch, *, first_index: int, schemas: dict[str, Any]) -> list[AgentStepSpec]:
-    specs = [
-        spec_from_proto(step, path=f"steps[{index}]", schemas=schemas)
-        for index, step in enumerate(batch.steps, start=first_index)
-    ]
-    return parse_specs(specs, first_index=first_index)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 
-from google.protobuf.message import Message
-
 from coordinator.journal.journal import RunFilter
+from coordinator.methods.answers import run_responses
 from coordinator.methods.callers import ANONYMOUS, Context
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import read_run
@@ -18,16 +17,15 @@ from coordinator.runs.opening import Opening
 from coordinator.runs.queries import RunQueries, order_of
 from coordinator.runs.runs import Runs
 from fanfold.errors import InvalidArgument
-from fanfold.model.run import Run, RunEvent
-from fanfold.model.step import StepEvent
+from fanfold.model.run import Run
 from fanfold.model.validation import parse_line, parse_request_id, parse_spec
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
-from fanfold.wire.batches import batches
+from fanfold.wire.ahead import step_batches
 from fanfold.wire.paging import key_of_token, page_size_of, page_token
 from fanfold.wire.request import run_requests
-from fanfold.wire.run import detail_from_proto, event_into, run_to_proto, state_from_proto
-from fanfold.wire.step import event_to_proto, spec_from_proto
+from fanfold.wire.run import detail_from_proto, run_to_proto, state_from_proto
+from fanfold.wire.step import spec_from_proto
 
 MAX_REASON = 4096
 """Characters of a reason to cancel."""
@@ -49,7 +47,7 @@ class RunMethods(GeneratedServicer):
         try:
             async with self._runs.parallel(asked.opening, asked.specs) as source:
                 while events := await source.read():
-                    for response in _run_responses(events):
+                    for response in run_responses(events, pb.RunResponse, takes_parts=asked.opening.takes_parts):
                         yield response
         except HeldElsewhere as elsewhere:
             requests = run_requests(asked.message, asked.specs)
@@ -89,7 +87,7 @@ class RunMethods(GeneratedServicer):
         try:
             source = await self._queries.watch(ANONYMOUS, run_id, request.from_sequence, detail)
             while events := await source.read():
-                for response in _watch_responses(events):
+                for response in run_responses(events, pb.WatchRunResponse, takes_parts=request.takes_parts):
                     yield response
         except HeldElsewhere as elsewhere:
             passed_on = self._forwarding.stream(
@@ -124,26 +122,14 @@ class RunMethods(GeneratedServicer):
         )
         async with self._runs.step(opening, spec) as feed:
             while events := await feed.read():
-                for response in _step_responses(events):
+                for response in step_batches(
+                    events, pb.CoordinatorExecuteStepResponse, takes_parts=request.takes_parts
+                ):
                     yield response
 
 
 def _run_id_of(request: pb.GetRunRequest | pb.WatchRunRequest | pb.CancelRunRequest) -> str:
     return parse_line(request.run_id, path="run_id", required=True)
-
-
-def _run_responses(events: Sequence[RunEvent | bytes]) -> Iterator[pb.RunResponse]:
-    def add(event: RunEvent | bytes, response: pb.RunResponse) -> Message:
-        return event_into(event, response.events.add())
-
-    return batches(events, pb.RunResponse, add)
-
-
-def _watch_responses(events: Sequence[bytes]) -> Iterator[pb.WatchRunResponse]:
-    def add(event: bytes, response: pb.WatchRunResponse) -> Message:
-        return event_into(event, response.events.add())
-
-    return batches(events, pb.WatchRunResponse, add)
 
 
 def _before_of(token: str) -> tuple[datetime, str] | None:
@@ -159,10 +145,3 @@ def _before_of(token: str) -> tuple[datetime, str] | None:
 def _token_of(run: Run) -> str:
     created_at, run_id = order_of(run)
     return page_token(created_at.isoformat(), run_id)
-
-
-def _step_responses(events: Sequence[StepEvent]) -> Iterator[pb.CoordinatorExecuteStepResponse]:
-    def add(event: StepEvent, response: pb.CoordinatorExecuteStepResponse) -> Message:
-        return event_to_proto(event, response.events.add())
-
-    return batches(events, pb.CoordinatorExecuteStepResponse, add)

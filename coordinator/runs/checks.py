@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from coordinator.config import Limits
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.step import AgentStepSpec
+from fanfold.parts import byte_size
 from fanfold.schema import SchemaValidator
 
 
@@ -58,7 +59,7 @@ class RequestChecks:
                 f"must be at most {limit:,} bytes (limits.prompt_bytes), not {size:,}",
             )
             for index, spec in enumerate(specs)
-            if len(spec.prompt) * 4 > limit and (size := len(spec.prompt.encode())) > limit
+            if len(spec.prompt) * 4 > limit and (size := byte_size(spec.prompt)) > limit
         ]
         if violations:
             raise InvalidArgument(violations=violations)

@@ -16,6 +16,8 @@ class Opening:
     owner: str
     request_id: str = ""
     detail: EventDetail = EventDetail.OUTCOMES
+    takes_parts: bool = False
+    """Whether the caller takes large outcomes in parts."""
     workflow_id: str = ""
     """Makes the run resumable under this name (C16)."""
     budget_tokens: int | None = None

@@ -18,9 +18,9 @@ from executor_node.workers.process import WorkerProcess
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import FailureCode
 
-# In JSON, one byte of a text may take six characters; and there are two texts, output and structured value.
-_FRAME_BYTES_AN_OUTPUT_BYTE = 12
-_FRAME_BYTES_BESIDE = 2**20
+# There are two texts, output and structured value, and those of the next step may come before the message of the last.
+_TEXTS_ON_THEIR_WAY = 4
+_TEXT_BYTES_BESIDE = 2**20
 
 
 class PythonAgents:
@@ -29,13 +29,13 @@ class PythonAgents:
     def __init__(self, supervision: Supervision, *, workspace: Path, directory: Path | None, limits: Limits) -> None:
         self._supervision = supervision
         self._limits = limits
-        self._max_frame_bytes = limits.output_bytes * _FRAME_BYTES_AN_OUTPUT_BYTE + _FRAME_BYTES_BESIDE
+        self._max_text_bytes = limits.output_bytes * _TEXTS_ON_THEIR_WAY + _TEXT_BYTES_BESIDE
         path = () if directory is None else (str(directory.resolve()),)
         root = str(workspace.resolve())
         self._setup = Setup(shared=False, path=path, workspace=root, file_bytes=limits.file_bytes)
         shared = Setup(shared=True, path=path, workspace=root, file_bytes=limits.file_bytes)
-        self._workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
-        self._builtin_workers = SharedWorkers(supervision, shared, limits, max_frame_bytes=self._max_frame_bytes)
+        self._workers = SharedWorkers(supervision, shared, limits, max_text_bytes=self._max_text_bytes)
+        self._builtin_workers = SharedWorkers(supervision, shared, limits, max_text_bytes=self._max_text_bytes)
 
     def prestart(self, agents: Iterable[AgentDefinition]) -> None:
         """Start the workers that these agents share. Raises OSError when out of file descriptors or memory."""
@@ -56,7 +56,7 @@ class PythonAgents:
         """
         if step.agent.isolation is Isolation.SHARED:
             return self._workers_of(step.agent).carry_out(step)
-        return PythonStep(step, self._supervision, self._setup, self._limits.stop_grace, self._max_frame_bytes)
+        return PythonStep(step, self._supervision, self._setup, self._limits.stop_grace, self._max_text_bytes)
 
     def _workers_of(self, agent: AgentDefinition) -> SharedWorkers:
         """Built-in agents are known not to block or crash, and have workers where no other code does either."""
@@ -67,12 +67,12 @@ class PythonStep:
     """A step with a worker of its own."""
 
     def __init__(
-        self, step: RunningStep, supervision: Supervision, setup: Setup, grace: float, max_frame_bytes: int
+        self, step: RunningStep, supervision: Supervision, setup: Setup, grace: float, max_text_bytes: int
     ) -> None:
         self._step = step
         self._grace = grace
-        self._worker = WorkerProcess(supervision, setup, self._take, self._end, max_frame_bytes=max_frame_bytes)
-        self._worker.send(run_to_message(0, step.agent.entry, step.max_output_bytes, step.session_id, step.spec))
+        self._worker = WorkerProcess(supervision, setup, self._take, self._end, max_text_bytes=max_text_bytes)
+        self._worker.send_run(run_to_message(0, step.agent.entry, step.max_output_bytes, step.session_id, step.spec))
 
     def stop(self) -> None:
         """Stop all its processes."""

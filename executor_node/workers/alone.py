@@ -19,7 +19,7 @@ from executor_node.workers.outgoing import Outgoing
 def run_alone(run: Run, outgoing: Outgoing, setup: Setup) -> None:
     """Run one step and tell its result. SIGTERM stops it: its `finally` clauses run, then it is over."""
     context = Context(run.number, setup, outgoing.tell, max_tokens=run.spec.policy.max_tokens)
-    outgoing.tell(_run(run, context))
+    outgoing.tell_large(_run(run, context))
 
 
 def _run(run: Run, context: Context) -> Message:

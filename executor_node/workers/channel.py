@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from executor_node.workers.frames import (
     MAX_GATHERED,
@@ -13,6 +14,7 @@ from executor_node.workers.frames import (
     Message,
     encode_message,
     frame_of,
+    lift_texts,
 )
 
 _READ_BYTES = 256 * 2**10
@@ -26,7 +28,7 @@ class Channel:
         connection: our end of the socket.
         on_messages: takes what came; may raise LookupError, TypeError or ValueError for what makes no sense.
         on_broken: called once, when the worker hung up or sent what is no message.
-        max_frame_bytes: how much a frame may hold.
+        max_text_bytes: how large the texts may be that it has sent ahead of their messages.
     """
 
     def __init__(
@@ -35,14 +37,15 @@ class Channel:
         on_messages: Callable[[list[Message]], None],
         on_broken: Callable[[str], None],
         *,
-        max_frame_bytes: int,
+        max_text_bytes: int,
     ) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._on_messages = on_messages
         self._on_broken = on_broken
-        self._reader = FrameReader(max_frame_bytes)
+        self._reader = FrameReader(max_text_bytes=max_text_bytes)
         self._gathered: list[str] = []
+        self._large: deque[tuple[Message, Iterator[bytes]]] = deque()
         self._unsent = memoryview(b"")
         self._waits_to_send = False
         self._open = True
@@ -54,6 +57,20 @@ class Channel:
         if not self._gathered and not self._unsent:
             self._loop.call_soon(self._flush)
         self._gathered.append(encode_message(message))
+
+    def send_large(self, message: Message) -> None:
+        """Send a message with its large texts ahead of it, while small messages overtake them."""
+        if not self._large and not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._large.append((message, lift_texts(message)))
+
+    def withdraw(self, number: int) -> bool:
+        """Send no more of the large message about this step. Whether it had not wholly left, and never will."""
+        for large in self._large:
+            if large[0][1] == number:
+                self._large.remove(large)
+                return True
+        return False
 
     def pause(self) -> None:
         """Take nothing for a moment, so that a worker that floods us has to wait."""
@@ -81,21 +98,38 @@ class Channel:
 
     def _flush(self) -> None:
         try:
-            while self._open and (self._unsent or self._gathered):
-                if not self._unsent:
-                    self._unsent = memoryview(self._next_frame())
-                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+            self._send()
         except BlockingIOError:
-            if not self._waits_to_send:
-                self._waits_to_send = True
-                self._loop.add_writer(self._connection.fileno(), self._flush)
-            return
+            pass
         except OSError:  # the reader will notice
             self._gathered.clear()
+            self._large.clear()
             self._unsent = memoryview(b"")
-        if self._waits_to_send and self._open:
-            self._waits_to_send = False
+        waits = self._open and bool(self._unsent or self._gathered or self._large)
+        if waits and not self._waits_to_send:
+            self._loop.add_writer(self._connection.fileno(), self._flush)
+        elif self._waits_to_send and self._open and not waits:
             self._loop.remove_writer(self._connection.fileno())
+        self._waits_to_send = waits
+
+    def _send(self) -> None:
+        """Send as much as the socket takes; of large texts one piece, so that the event loop turns in between."""
+        while self._open and (self._unsent or self._gathered or self._large):
+            is_piece = not self._unsent and not self._gathered
+            if not self._unsent:
+                self._unsent = memoryview(self._next_piece() if is_piece else self._next_frame())
+            self._unsent = self._unsent[self._connection.send(self._unsent) :]
+            if is_piece:
+                return
+
+    def _next_piece(self) -> bytes:
+        """The next piece, or the message when all of its pieces are sent."""
+        message, pieces = self._large[0]
+        piece = next(pieces, None)
+        if piece is None:
+            self._large.popleft()
+            return frame_of([encode_message(message)])
+        return piece
 
     def _next_frame(self) -> bytes:
         size = count = 0

@@ -19,7 +19,7 @@ from executor_node.workers.shared import SharedSteps
 WORKER_FD = 3
 """Where a worker finds the socket to its runtime."""
 
-_MAX_FRAME_BYTES = 256 * 2**20
+_MAX_TEXT_BYTES = 1024 * 2**20
 _READ_BYTES = 256 * 2**10
 
 
@@ -29,7 +29,7 @@ def run_worker() -> NoReturn:
         _make_ours()
         os.set_inheritable(WORKER_FD, False)
         connection = socket.socket(fileno=WORKER_FD)
-        reader = FrameReader(_MAX_FRAME_BYTES)
+        reader = FrameReader(max_text_bytes=_MAX_TEXT_BYTES)
         first, *messages = _receive(connection, reader)
         setup = setup_from_message(first)
         sys.path[:0] = setup.path

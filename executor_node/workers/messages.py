@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from executor_node.workers.frames import MAX_TEXT as MAX_TEXT_WITHIN
 from executor_node.workers.frames import Message
 from fanfold.model.checks import MAX_TOKENS
 from fanfold.model.step import (
@@ -38,6 +39,8 @@ MAX_LINE = 4096
 MAX_TEXT = 16 * 2**10
 """Characters of text told at once; of more, the last ones are."""
 _MAX_NAME = 128
+_PROMPT_AT = 8
+"""Where the prompt is in the message `run`."""
 _MAX_COUNT = 2**32 - 1
 _TOLD_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE})
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -99,6 +102,16 @@ class Result:
         message = f"the agent's {what} is larger than {max_bytes:,} bytes"
         failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
         return replace(self, output=cut(self.output, max_bytes), structured_json=None, failure=failure)
+
+
+def is_large_run(message: Message) -> bool:
+    """Whether a message `run` has a prompt that is to go ahead of it."""
+    return len(message[_PROMPT_AT]) > MAX_TEXT_WITHIN
+
+
+def is_large_end(message: Message) -> bool:
+    """Whether a message `end` has a text that is to go ahead of it."""
+    return len(message[2]) > MAX_TEXT_WITHIN or (len(message) > 3 and len(message[3] or "") > MAX_TEXT_WITHIN)
 
 
 def setup_to_message(setup: Setup) -> Message:
@@ -261,13 +274,21 @@ def text_of(value: object) -> str:
     """The value if it is text, with U+FFFD for lone surrogates, which no other encoding carries."""
     if type(value) is not str:
         raise TypeError(f"text expected, not {type(value).__name__}")
-    return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if value.isascii():
+        return value
+    try:
+        value.encode()  # a tenth of what it takes to look for surrogates
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", value)
+    return value
 
 
 def is_longer(text: str, max_bytes: int) -> bool:
     """Whether the text has more than so many bytes of UTF-8."""
     # No character has more than 4, so most texts need not be encoded.
-    return len(text) * 4 > max_bytes and len(text.encode(errors="surrogatepass")) > max_bytes
+    if len(text) * 4 <= max_bytes:
+        return False
+    return (len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))) > max_bytes
 
 
 def cut(text: str, max_bytes: int) -> str:

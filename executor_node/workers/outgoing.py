@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from executor_node.workers.frames import MAX_GATHERED, Message, encode_message, frame_of
+from executor_node.workers.frames import MAX_GATHERED, Message, encode_message, frame_of, lift_texts
 
 
 class Outgoing:
@@ -39,17 +39,34 @@ class Outgoing:
         elif first:
             self._schedule(self.flush)
 
+    def tell_large(self, message: Message) -> None:
+        """Send a message now or soon, and its large texts now."""
+        for piece in lift_texts(message):
+            self.send_piece(piece)
+        self.tell(message)
+
+    def send_piece(self, frame: bytes) -> None:
+        """Send a piece of a large text."""
+        self._send(frame)
+
     def flush(self) -> None:
         """Send what has gathered."""
+        self._send(b"")
+
+    def _send(self, piece: bytes) -> None:
         # A signal handler that raises in the middle would leave half a frame.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             with self._lock:
-                if self._gathered:
-                    self._connection.sendall(frame_of(self._gathered))
-                    self._gathered.clear()
-                    self._size = 0
+                frame = piece or self._gathered_frame()
+                if frame:
+                    self._connection.sendall(frame)
         except OSError:  # nobody is interested any more
             os._exit(1)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _gathered_frame(self) -> bytes:
+        gathered, self._gathered = self._gathered, []
+        self._size = 0
+        return frame_of(gathered) if gathered else b""

@@ -25,11 +25,11 @@ MAX_FLOOD = 1000
 class SharedWorkers:
     """Carries out steps in workers that they share. Workers start when needed, or before with `prestart`."""
 
-    def __init__(self, supervision: Supervision, setup: Setup, limits: Limits, *, max_frame_bytes: int) -> None:
+    def __init__(self, supervision: Supervision, setup: Setup, limits: Limits, *, max_text_bytes: int) -> None:
         self.limits = limits
         self._supervision = supervision
         self._setup = setup
-        self._max_frame_bytes = max_frame_bytes
+        self._max_text_bytes = max_text_bytes
         self._workers: list[SharedWorker] = []
         self._apart: set[SharedWorker] = set()
         self._ending: set[SharedWorker] = set()
@@ -101,8 +101,8 @@ class SharedWorkers:
         self._workers.append(self._new_worker(is_apart=False))
 
     def _new_worker(self, *, is_apart: bool) -> SharedWorker:
-        setup, most = self._setup, self._max_frame_bytes
-        return SharedWorker(self, self._supervision, setup, is_apart=is_apart, max_frame_bytes=most)
+        setup, most = self._setup, self._max_text_bytes
+        return SharedWorker(self, self._supervision, setup, is_apart=is_apart, max_text_bytes=most)
 
 
 class SharedStep:
@@ -125,25 +125,28 @@ class SharedWorker:
     """One worker and the steps in it, by number; one that is `is_apart` runs a single step and ends with it."""
 
     def __init__(
-        self, pool: SharedWorkers, supervision: Supervision, setup: Setup, *, is_apart: bool, max_frame_bytes: int
+        self, pool: SharedWorkers, supervision: Supervision, setup: Setup, *, is_apart: bool, max_text_bytes: int
     ) -> None:
         self.steps: dict[int, SharedStep] = {}
         self.is_apart = is_apart
         self._pool = pool
-        self.process = WorkerProcess(supervision, setup, self._take, self._end, max_frame_bytes=max_frame_bytes)
+        self.process = WorkerProcess(supervision, setup, self._take, self._end, max_text_bytes=max_text_bytes)
 
     def run(self, shared: SharedStep) -> None:
         """Run a step."""
         shared.worker = self
         self.steps[shared.number] = shared
         step = shared.step
-        self.process.send(
+        self.process.send_run(
             run_to_message(shared.number, step.agent.entry, step.max_output_bytes, step.session_id, step.spec)
         )
 
     def cancel(self, number: int) -> None:
         """Cancel a step; if it is still there after the grace, that costs the worker its life."""
         self.process.send(["cancel", number])
+        if self.process.withdraw(number):
+            self._end_step(self.steps[number], Result())
+            return
         asyncio.get_running_loop().call_later(self._pool.limits.stop_grace, self._insist, number)
 
     def _insist(self, number: int) -> None:

@@ -13,7 +13,7 @@ from executor_node.supervisor.protocol import Launch
 from executor_node.workers.channel import Channel
 from executor_node.workers.frames import Message
 from executor_node.workers.main import WORKER_FD
-from executor_node.workers.messages import Setup, setup_to_message
+from executor_node.workers.messages import Setup, is_large_run, setup_to_message
 
 _PRINTED_BYTES = 64 * 2**10
 _TOLD_BYTES = 2048
@@ -30,7 +30,7 @@ class WorkerProcess:
         setup: what it is told first.
         on_messages: takes what it says; may raise LookupError, TypeError or ValueError for what makes no sense.
         on_end: called once, when nothing is left of it, with why, and with the last that it printed.
-        max_frame_bytes: how much it may say at once.
+        max_text_bytes: how large the texts of what it says may be.
 
     Raises:
         OSError: this process is out of file descriptors or memory.
@@ -43,7 +43,7 @@ class WorkerProcess:
         on_messages: OnMessages,
         on_end: Callable[[str, str], None],
         *,
-        max_frame_bytes: int,
+        max_text_bytes: int,
     ) -> None:
         self._on_end = on_end
         self._fault = ""
@@ -51,7 +51,7 @@ class WorkerProcess:
         with ExitStack() as undo:
             ours, theirs = socket.socketpair()
             undo.callback(theirs.close)
-            self._channel = Channel(ours, on_messages, self._break, max_frame_bytes=max_frame_bytes)
+            self._channel = Channel(ours, on_messages, self._break, max_text_bytes=max_text_bytes)
             undo.callback(self._channel.close)
             self._pipe = Pipe(self._printed.add, pause=_PAUSE_SECONDS)
             undo.callback(self._pipe.abandon)
@@ -65,6 +65,17 @@ class WorkerProcess:
     def send(self, message: Message) -> None:
         """Send it a message, together with others of this turn of the event loop."""
         self._channel.send(message)
+
+    def send_run(self, message: Message) -> None:
+        """Send it a step to run; a large prompt goes in pieces ahead, and what is small overtakes it."""
+        if is_large_run(message):
+            self._channel.send_large(message)
+        else:
+            self._channel.send(message)
+
+    def withdraw(self, number: int) -> bool:
+        """Do not send a step that has not wholly left. Whether it had not, and the worker will never run it."""
+        return self._channel.withdraw(number)
 
     def pause(self) -> None:
         """Have it wait a moment before it says more."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from executor_node.workers.calls import load_async, result_of, result_of_error
 from executor_node.workers.context import Context
-from executor_node.workers.frames import FrameReader, Message
-from executor_node.workers.messages import Run, Setup, result_to_message, run_from_message
+from executor_node.workers.frames import FrameReader, Message, lift_texts
+from executor_node.workers.messages import Run, Setup, is_large_end, result_to_message, run_from_message
 from executor_node.workers.outgoing import Outgoing
 
 _READ_BYTES = 256 * 2**10
@@ -25,6 +25,7 @@ class SharedSteps:
         self._reader = reader
         self._setup = setup
         self._steps: dict[int, tuple[asyncio.Task[None], Context]] = {}
+        self._large_turn = asyncio.Lock()
 
     async def serve(self, first: list[Message]) -> None:
         """Serve `first` and all that comes after it. Does not return."""
@@ -66,4 +67,15 @@ class SharedSteps:
         except BaseException as error:
             end = result_to_message(run.number, result_of_error(error, context))
         del self._steps[run.number]
-        self._outgoing.tell(end)
+        if is_large_end(end):
+            await self._tell_large(end)
+        else:
+            self._outgoing.tell(end)
+
+    async def _tell_large(self, end: Message) -> None:
+        """Tell an end with large texts: one at a time, and others get their turn between its pieces."""
+        async with self._large_turn:
+            for piece in lift_texts(end):
+                self._outgoing.send_piece(piece)
+                await asyncio.sleep(0)
+            self._outgoing.tell(end)

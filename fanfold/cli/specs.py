@@ -19,7 +19,7 @@ from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_specs
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 256 * 2**20
 """Most bytes that are read."""
 
 STANDARD_INPUT = "-"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import grpc.aio
-from google.protobuf.message import Message
 
 from fanfold.clients.pipeline import Answers, OnRequest, PipelineCall, PipelineShape, pipeline_requests
 from fanfold.clients.run_call import EventCall, RunCall
@@ -18,15 +17,18 @@ from fanfold.errors import FailedPrecondition
 from fanfold.model.checkpoint import StepRecord, WorkflowCheckpoint
 from fanfold.model.checkpoint_form import refuse_newer
 from fanfold.model.node import NodesChanged, NodeView
-from fanfold.model.run import EventDetail, Run, RunState
+from fanfold.model.run import EventDetail, Run, RunState, RunStepEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
+from fanfold.parts import RUN_TEXT_BYTES, LargeTexts
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
-from fanfold.wire.batches import batches
+from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.checkpoint import checkpoint_requests, records_from_proto
 from fanfold.wire.node import view_from_proto
+from fanfold.wire.parts import event_with_texts
+from fanfold.wire.request import run_requests
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 from fanfold.wire.time import set_duration, time_from_proto
@@ -101,7 +103,7 @@ class CoordinatorClient:
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.total_steps = len(specs)
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
-        requests = [pb.RunRequest(open=opening), *_step_requests(specs)]
+        requests = list(run_requests(opening, specs))
         return EventCall(self._open_stub().Run(iter(requests)), self.server)
 
     def parallel_as_before(
@@ -151,7 +153,9 @@ class CoordinatorClient:
 
     def watch_run(self, run_id: str, *, detail: EventDetail, from_sequence: int = 0) -> RunCall:
         """Follow a run's events from a number on; 0 means from the first that is kept."""
-        request = pb.WatchRunRequest(run_id=run_id, events=detail_to_proto(detail), from_sequence=from_sequence)
+        request = pb.WatchRunRequest(
+            run_id=run_id, events=detail_to_proto(detail), from_sequence=from_sequence, takes_parts=True
+        )
         return EventCall(self._open_stub().WatchRun(request), self.server)
 
     async def cancel_run(self, run_id: str, reason: str = "") -> Run:
@@ -164,18 +168,41 @@ class CoordinatorClient:
         self, spec: AgentStepSpec, *, detail: EventDetail = EventDetail.PROGRESS, request_id: str = ""
     ) -> AsyncGenerator[StepEvent, None]:
         """Place one step and give its events; closing the iterator cancels the step."""
-        request = pb.CoordinatorExecuteStepRequest(request_id=request_id, events=detail_to_proto(detail))
-        spec_to_proto(spec, request.step)
+        request = pb.CoordinatorExecuteStepRequest(
+            request_id=request_id, events=detail_to_proto(detail), takes_parts=True
+        )
+        large = LargeTexts(RUN_TEXT_BYTES)
+        spec_to_proto(spec, request.step, large)
+        if large:  # only a run's request may have parts
+            async with aclosing(self._run_alone(spec, detail, request_id)) as events:
+                async for event in events:
+                    yield event
+            return
         call = self._open_stub().ExecuteStep(request)
+        ahead = PartsAhead()
         try:
             with self._errors():
                 async for response in call:
+                    if response.HasField("part"):
+                        ahead.add(response.part)
                     for message in response.events:
-                        event = event_from_proto(message)
-                        if event is not None:
-                            yield event
+                        told = event_from_proto(message)
+                        if told is not None:
+                            yield event_with_texts(told, ahead.taken()) if ahead else told
         finally:
             call.cancel()
+
+    async def _run_alone(
+        self, spec: AgentStepSpec, detail: EventDetail, request_id: str
+    ) -> AsyncGenerator[StepEvent, None]:
+        run = self.parallel([spec], Terms(request_id=request_id), detail=detail)
+        try:
+            while run_events := await run.read():
+                for run_event in run_events:
+                    if isinstance(run_event, RunStepEvent):
+                        yield run_event.event
+        finally:
+            await run.close()
 
     async def get_checkpoint(self, workflow_id: str) -> WorkflowCheckpoint:
         """The checkpoint of a workflow.
@@ -242,11 +269,5 @@ def _opening(kind: type[Opening], terms: Terms, detail: EventDetail, bookmark: B
         events=detail_to_proto(detail),
         from_sequence=bookmark.sequence,
         from_run=bookmark.run_id,
+        takes_parts=True,
     )
-
-
-def _step_requests(specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
-    def add(spec: AgentStepSpec, request: pb.RunRequest) -> Message:
-        return spec_to_proto(spec, request.steps.steps.add())
-
-    return batches(specs, pb.RunRequest, add)

@@ -23,24 +23,20 @@ _ASK_AGAIN_SECONDS = 0.1
 class LinkParts:
     """The coordinator's side of it: prompts go out, endings come in.
 
-    `wake` is called when there is something to write. `takes_parts` is what the node says.
+    `wake` is set when there is something to write. `takes_parts` is what the node says.
     """
 
-    def __init__(self, listener: LinkListener, wake: Callable[[], None], *, takes_parts: bool) -> None:
-        self.progress = ProgressCredit(listener.keeps_up, self._give_progress)
+    def __init__(self, listener: LinkListener, wake: asyncio.Event, *, takes_parts: bool) -> None:
+        self.credits = Credits(wake)
+        self.progress = ProgressCredit(listener.keeps_up, self.credits.give_progress)
         self._listener = listener
         self._wake = wake
         self._large = LargeTexts(LINK_TEXT_BYTES) if takes_parts else None
         self._prompts = Outbox()
-        self._endings = Inbox(self._give_parts)
+        self._endings = Inbox(self.credits.give_parts)
         self._expected: dict[str, StepEnded] = {}
-        self._credits: list[pb.ExecutionCredit] = []
 
     # What goes out.
-
-    def has_credits(self) -> bool:
-        """Whether there is credit to give."""
-        return bool(self._credits)
 
     def has_pieces(self) -> bool:
         """Whether there is a piece that may be sent."""
@@ -63,11 +59,6 @@ class LinkParts:
             self._prompts.put(start.execution_id, texts)
         return message.ByteSize()
 
-    def write_credits(self, message: pb.LinkRequest) -> None:
-        """Write the credit that is to be given."""
-        message.credits.extend(self._credits)
-        self._credits.clear()
-
     def next_piece(self) -> pb.LinkRequest:
         """A message with the next piece."""
         piece = self._prompts.next_piece()
@@ -84,7 +75,7 @@ class LinkParts:
         for credit in message.credits:
             self._prompts.credit(credit.execution_id, credit.part_bytes)
         if self._prompts:
-            self._wake()
+            self._wake.set()
 
     def expect(self, update: pb.ExecutionUpdate) -> None:
         """Large texts of an ending are there, and come when they are wanted.
@@ -121,15 +112,34 @@ class LinkParts:
         self._endings.discard(execution_id)
         return self._expected.pop(execution_id, None)
 
-    def _give_parts(self, execution_id: str, size: int) -> None:
+
+class Credits:
+    """Credit that is to be given to the node."""
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        self._wake = wake
+        self._credits: list[pb.ExecutionCredit] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._credits)
+
+    def give_parts(self, execution_id: str, size: int) -> None:
+        """Let the node send so many bytes of an ending's texts."""
         self._give(pb.ExecutionCredit(execution_id=execution_id, part_bytes=size))
 
-    def _give_progress(self, execution_id: str, events: int) -> None:
+    def give_progress(self, execution_id: str, events: int) -> None:
+        """Let the node tell so many further progress events."""
         self._give(pb.ExecutionCredit(execution_id=execution_id, progress_events=events))
+
+    def write(self, message: pb.LinkRequest) -> None:
+        """Write all of it into a message."""
+        message.credits.extend(self._credits)
+        self._credits.clear()
 
     def _give(self, credit: pb.ExecutionCredit) -> None:
         self._credits.append(credit)
-        self._wake()
+        self._wake.set()
 
 
 class ProgressCredit:

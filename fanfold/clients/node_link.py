@@ -119,7 +119,6 @@ class _Link:
     """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
 
     def __init__(self, call: _LinkCall, listener: LinkListener, *, takes_parts: bool) -> None:
-        self.parts = LinkParts(listener, self._wake_up, takes_parts=takes_parts)
         self._call = call
         self._listener = listener
         self._starts: dict[str, ExecutionStart] = {}
@@ -130,6 +129,7 @@ class _Link:
         self._renewal_due = False
         self._finished = False
         self._wake = asyncio.Event()
+        self.parts = LinkParts(listener, self._wake, takes_parts=takes_parts)
 
     def start(self, start: ExecutionStart) -> None:
         if self.parts.is_too_large(start):
@@ -194,13 +194,10 @@ class _Link:
                         await self._call.write(self.parts.next_piece())
             await self._call.done_writing()
 
-    def _wake_up(self) -> None:
-        self._wake.set()
-
     def _has_small(self) -> bool:
         """Whether there is anything but pieces to be said: one piece at most keeps it waiting."""
         gathered = self._starts or self._cancels or self._adoptions or (self._finished and self._acknowledged)
-        due = self._renewal_due or self.parts.has_credits() or self._has_much_acknowledged()
+        due = self._renewal_due or bool(self.parts.credits) or self._has_much_acknowledged()
         return bool(gathered) or due
 
     def _next_message(self) -> pb.LinkRequest:
@@ -214,7 +211,7 @@ class _Link:
         cancels, self._cancels = self._cancels, []
         for execution_id, reason, delay in cancels:
             set_duration(message.cancels.add(execution_id=execution_id, reason=reason).delay, delay)
-        self.parts.write_credits(message)
+        self.parts.credits.write(message)
         while self._starts and len(message.starts) < MAX_FRAME_ELEMENTS and size < MAX_FRAME_BYTES:
             execution_id = next(iter(self._starts))
             size += self.parts.write_start(self._starts.pop(execution_id), message.starts.add())

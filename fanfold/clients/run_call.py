@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc.aio
 
-from fanfold.model.run import RunEvent
+from fanfold.model.run import RunEvent, RunStepEvent
 from fanfold.rpc.status import from_rpc_error
+from fanfold.wire.ahead import PartsAhead
+from fanfold.wire.parts import event_with_texts
 from fanfold.wire.run import run_event_from_proto
 
 
@@ -38,6 +41,7 @@ class EventCall:
         self._call = call
         self._server = server
         self._reading: asyncio.Task[Any] | None = None
+        self._ahead = PartsAhead()
 
     async def read(self) -> Sequence[RunEvent]:
         """The next events. Raises FanfoldError as the coordinator answers."""
@@ -52,9 +56,18 @@ class EventCall:
             self._reading = None
             if response is grpc.aio.EOF:
                 return []
+            if response.HasField("part"):
+                self._ahead.add(response.part)
             events = [event for told in response.events if (event := run_event_from_proto(told)) is not None]
             if events:
-                return events
+                return self._with_texts(events)
+
+    def _with_texts(self, events: list[RunEvent]) -> list[RunEvent]:
+        """The events, the first of them with the texts that came ahead of it."""
+        first = events[0]
+        if self._ahead and isinstance(first, RunStepEvent):
+            events[0] = replace(first, event=event_with_texts(first.event, self._ahead.taken()))
+        return events
 
     async def close(self) -> None:
         """End the call, if it has not ended."""

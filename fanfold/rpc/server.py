@@ -24,7 +24,7 @@ from fanfold.rpc.metrics import RpcMetrics
 from fanfold.rpc.running import RunningCalls
 
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
-"""A larger message is answered RESOURCE_EXHAUSTED by gRPC itself."""
+"""A larger message is answered RESOURCE_EXHAUSTED by gRPC itself, unless a service takes larger ones."""
 
 CLEAN_UP_SECONDS = 10.0
 """How long a cancelled call may take to clean up before the server stops regardless."""
@@ -34,7 +34,6 @@ _WATCH_SECONDS = 0.5
 _FOR_EVER_SECONDS = 30 * 24 * 3600.0
 
 _OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),  # the client's limit is the one that counts
     ("grpc.max_concurrent_streams", 4096),
     ("grpc.so_reuseport", 0),  # a second server on the port is a mistake to be told
@@ -77,9 +76,11 @@ class GrpcServer:
         host: str = LOOPBACK,
         port: int = 0,
         registry: CollectorRegistry | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self.address = Address(loopback(host), port)
         self._services = services
+        self._max_request_bytes = max_request_bytes
         self._metrics = RpcMetrics(registry or CollectorRegistry())
         self._health = Health([service.name for service in services])
         self._running = RunningCalls(
@@ -143,7 +144,8 @@ class GrpcServer:
         await _cancelled(*self._retiring)
 
     async def _started(self) -> grpc.aio.Server:
-        server = grpc.aio.server(interceptors=[CallInterceptor(self._serve)], options=_OPTIONS)
+        options = [("grpc.max_receive_message_length", self._max_request_bytes), *_OPTIONS]
+        server = grpc.aio.server(interceptors=[CallInterceptor(self._serve)], options=options)
         for service in self._services:
             service.add_to_server(service.servicer, server)
         add_attendants(server, self._health)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from fanfold.rpc.addresses import Address, parse_address
 from fanfold.rpc.exposition import Exposition
-from fanfold.rpc.server import GrpcServer, Service
+from fanfold.rpc.server import MAX_REQUEST_BYTES, GrpcServer, Service
 
 Finish = Callable[[float], Awaitable[None]]
 """Finishes what a service has under way, within a grace in seconds, so that the calls that carry it end."""
@@ -19,6 +19,9 @@ HandOver = Callable[[], Awaitable[None]]
 """Gives what a service holds to its like, at once."""
 
 LAST_CALLS_SECONDS = 2.0
+
+BESIDE_STEP_BYTES = 2**20
+"""More than a message has beside its step, so that a step that is a little too large is refused by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,11 @@ async def serving(
     registry: CollectorRegistry,
     finish: Finish | None = None,
     hand_over: HandOver | None = None,
+    step_bytes: int = 0,
 ) -> AsyncIterator[Serving]:
     """Serve gRPC at `listen` and metrics at `metrics_listen` while the block lasts; port 0 takes a free one.
+
+    `step_bytes` is how large a step may be that comes in one message.
 
     Raises:
         InvalidArgument: one of them is no address.
@@ -65,7 +71,8 @@ async def serving(
     at = parse_address(listen, field="listen", any_port=True)
     metrics_at = parse_address(metrics_listen, field="metrics_listen", any_port=True)
     async with AsyncExitStack() as stack:
-        server = GrpcServer(services, host=at.host, port=at.port, registry=registry)
+        most = max(MAX_REQUEST_BYTES, step_bytes + BESIDE_STEP_BYTES)
+        server = GrpcServer(services, host=at.host, port=at.port, registry=registry, max_request_bytes=most)
         await stack.enter_async_context(server)
         exposition = await stack.enter_async_context(
             Exposition(registry, is_ready=lambda: not server.draining, host=metrics_at.host, port=metrics_at.port)

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from fanfold.errors import FanfoldError
 from fanfold.model.step import FailureCode, StepFailure
 
+MAX_TEXT = 8 * 2**20
+"""Characters of a text that is read as JSON: several times what a value may have, and soon read."""
+
 
 class Validator(Protocol):
     """Says whether values satisfy schemas; `fanfold.schema.SchemaValidator` does."""
@@ -41,6 +44,8 @@ UNCHECKED = Structured(
 
 async def structured_text(validator: Validator, schema: object, text: str, *, owner: str = "") -> Structured:
     """What JSON text stands for, if that satisfies the schema. Checks of different owners take turns."""
+    if len(text) > MAX_TEXT:
+        return _invalid(f"the output has more than {MAX_TEXT:,} characters, and is not read as JSON")
     try:
         value = json.loads(text, parse_constant=_refuse)
     except RecursionError:

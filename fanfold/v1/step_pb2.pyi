@@ -705,13 +705,13 @@ class TextPart(_message.Message):
     PIECE_FIELD_NUMBER: _builtins.int
     field: Global___TextField.ValueType
     """Which text."""
-    piece: _builtins.str
-    """The next piece."""
+    piece: _builtins.bytes
+    """The next bytes of its UTF-8, cut anywhere."""
     def __init__(
         self,
         *,
         field: Global___TextField.ValueType = ...,
-        piece: _builtins.str = ...,
+        piece: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

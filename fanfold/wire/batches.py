@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-MAX_BATCH_BYTES = 1_048_576
-"""A message takes no further element after this. The largest single element fits on top: clients that are not ours
+MAX_BATCH_BYTES = 512 * 1024
+"""A message takes no further element after this; the largest single element comes on top. Clients that are not ours
 refuse messages above 4 MiB unless told otherwise."""
 
 MAX_FRAME_BYTES = 128 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure
-from fanfold.parts import Piece, TextField, Texts, byte_size, pieces_of
+from fanfold.parts import Encoded, Piece, TextField, Texts, byte_size
 from fanfold.v1 import executor_node_pb2 as link_pb
 from fanfold.v1 import step_pb2
 from fanfold.wire.step import STRUCTURED_PATH, json_from_text, json_to_text, schema_from_text
@@ -17,7 +17,7 @@ _FIELD_TO_PROTO = {field: step_pb2.TextField.Value(f"TEXT_FIELD_{field.name}") f
 _FIELD_FROM_PROTO = {number: field for field, number in _FIELD_TO_PROTO.items()}
 
 
-def part_to_proto(field: TextField, piece: str, message: step_pb2.TextPart) -> None:
+def part_to_proto(field: TextField, piece: bytes, message: step_pb2.TextPart) -> None:
     """Write a piece of a text into a message."""
     message.field = _FIELD_TO_PROTO[field]
     message.piece = piece
@@ -25,7 +25,7 @@ def part_to_proto(field: TextField, piece: str, message: step_pb2.TextPart) -> N
 
 def part_from_proto(
     message: step_pb2.TextPart, fields: Collection[TextField] = tuple(TextField)
-) -> tuple[TextField, str]:
+) -> tuple[TextField, bytes]:
     """A piece and the text that it belongs to. Raises InvalidArgument unless that is one of `fields`."""
     field = _FIELD_FROM_PROTO.get(message.field)
     if field is None or field not in fields:
@@ -37,7 +37,7 @@ def part_from_proto(
 def piece_to_proto(piece: Piece) -> link_pb.ExecutionPart:
     """A piece as it goes over a link."""
     message = link_pb.ExecutionPart(execution_id=piece.key)
-    part_to_proto(piece.field, piece.text, message.part)
+    part_to_proto(piece.field, piece.data, message.part)
     return message
 
 
@@ -46,10 +46,10 @@ def piece_from_proto(message: link_pb.ExecutionPart) -> Piece:
     return Piece(message.execution_id, *part_from_proto(message.part))
 
 
-def follows_into(texts: Texts, message: link_pb.StartExecution | link_pb.ExecutionUpdate) -> None:
+def follows_into(texts: Encoded, message: link_pb.StartExecution | link_pb.ExecutionUpdate) -> None:
     """Say in a message which texts of it follow in parts."""
     for field, text in texts.items():
-        message.follows.add(field=_FIELD_TO_PROTO[field], bytes=byte_size(text))
+        message.follows.add(field=_FIELD_TO_PROTO[field], bytes=len(text))
 
 
 def follows_from_proto(messages: Iterable[link_pb.TextSize]) -> Mapping[TextField, int]:
@@ -109,7 +109,7 @@ def within(event: StepEvent, max_bytes: int) -> StepEvent:
         event,
         outcome=replace(
             outcome,
-            output=next(pieces_of(outcome.output, max_bytes), ""),
+            output=outcome.output.encode()[:max_bytes].decode(errors="ignore"),
             structured=None,
             success=False,
             failure=outcome.failure or StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=why),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from google.protobuf.message import Message
-
 from fanfold.model.step import AgentStepSpec
+from fanfold.parts import LargeTexts
 from fanfold.v1 import coordinator_pb2 as pb
-from fanfold.wire.batches import batches
+from fanfold.v1 import step_pb2
+from fanfold.wire.ahead import batches_with_parts
 from fanfold.wire.step import spec_from_proto, spec_to_proto
 
 
@@ -23,11 +23,11 @@ def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
 def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
     """The messages that ask for a fan-out."""
 
-    def add(spec: AgentStepSpec, request: pb.RunRequest) -> Message:
-        return spec_to_proto(spec, request.steps.steps.add())
+    def write(spec: AgentStepSpec, message: step_pb2.AgentStepSpec, large: LargeTexts) -> None:
+        spec_to_proto(spec, message, large)
 
     yield pb.RunRequest(open=opening)
-    yield from batches(specs, pb.RunRequest, add)
+    yield from batches_with_parts(specs, pb.RunRequest, lambda request: request.steps.steps, write)
 
 
 def specs_from_bytes(data: bytes) -> list[AgentStepSpec]:

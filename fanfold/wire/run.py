@@ -19,6 +19,7 @@ from fanfold.model.run import (
     StepCounts,
     WaitingChanged,
 )
+from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.step import event_from_proto, event_to_proto
 from fanfold.wire.time import set_timestamp, time_from_proto
@@ -122,8 +123,11 @@ def event_from_bytes(data: bytes) -> RunEvent | None:
     return run_event_from_proto(pb.RunEvent.FromString(data))
 
 
-def event_into(event: RunEvent | bytes, message: pb.RunEvent) -> pb.RunEvent:
-    """Write an event, or the form in which it is kept, into a message of a batch, and give that back."""
+def event_into(event: RunEvent | bytes, message: pb.RunEvent, large: LargeTexts | None = None) -> pb.RunEvent:
+    """Write an event, or the form in which it is kept, into a message of a batch, and give that back.
+
+    Large texts of an outcome go into `large` if that is given; a kept form must have none then.
+    """
     if isinstance(event, bytes):
         message.MergeFromString(event)
         return message
@@ -135,7 +139,7 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent) -> pb.RunEvent:
             step.index = event.index
             step.stage = event.stage
             step.recalled = event.recalled
-            event_to_proto(event.event, step.event)
+            event_to_proto(event.event, step.event, large)
         case RunStarted():
             message.started.run_id = event.run_id
             message.started.total_steps = event.total_steps

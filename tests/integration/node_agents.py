@@ -21,6 +21,10 @@ def plain(spec: AgentStepSpec, context: StepContext) -> str:
     return f"{spec.prompt} in {threading.current_thread().name}"
 
 
+async def echoes(spec: AgentStepSpec, context: StepContext) -> str:
+    return spec.prompt
+
+
 async def waits(spec: AgentStepSpec, context: StepContext) -> str:
     """Waits until it is cancelled."""
     context.tool_finished("began")

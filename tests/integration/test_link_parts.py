@@ -44,8 +44,8 @@ async def take(link: HandLink, execution_id: str) -> str:
     assert ended.event.ended.outcome.output == ""
     size = ended.follows[0].bytes
     await link.send(credits=[pb.ExecutionCredit(execution_id=execution_id, part_bytes=size)])
-    await link.until(lambda: len(link.texts[execution_id].encode()) >= size)
-    return link.texts[execution_id]
+    await link.until(lambda: link.received(execution_id) >= size)
+    return link.text(execution_id)
 
 
 @pytest.mark.contract("F11")
@@ -70,7 +70,7 @@ async def test_nothing_of_a_text_comes_before_credit_and_small_endings_need_none
         await link.send(starts=[start(f"small-{number}", prompt="done")])
         ended = await link.update(f"small-{number}", "ended")
         assert ended.event.ended.outcome.output == "done"
-    assert link.texts == {}
+    assert not any(link.parts.values())
     assert await take(link, "fat") == "x" * 500_000
 
 
@@ -83,13 +83,13 @@ async def test_texts_take_turns_and_small_endings_go_ahead_of_them(node: Executo
         await link.update(execution_id, "ended")
     for execution_id in "ab":
         await link.send(credits=[pb.ExecutionCredit(execution_id=execution_id, part_bytes=size)])
-    await link.until(lambda: link.texts["a"] and link.texts["b"])
-    assert len(link.texts["a"]) + len(link.texts["b"]) < size, "neither waits for the other's end"
+    await link.until(lambda: link.received("a") and link.received("b"))
+    assert link.received("a") + link.received("b") < size, "neither waits for the other's end"
     await link.send(starts=[start("small", prompt="done")])
     await link.update("small", "ended")
-    assert len(link.texts["a"]) + len(link.texts["b"]) < 2 * size, "it went ahead of what was left of them"
-    await link.until(lambda: len(link.texts["a"]) + len(link.texts["b"]) == 2 * size)
-    assert all(link.texts[execution_id] == execution_id * size for execution_id in "ab")
+    assert link.received("a") + link.received("b") < 2 * size, "it went ahead of what was left of them"
+    await link.until(lambda: link.received("a") + link.received("b") == 2 * size)
+    assert all(link.text(execution_id) == execution_id * size for execution_id in "ab")
     assert max(link.sizes) < MOST
 
 
@@ -143,7 +143,7 @@ async def test_an_ending_whose_link_breaks_half_way_is_told_anew(node: ExecutorN
     await first.send(starts=[start("a", "shell", command)])
     await first.update("a", "ended")
     await first.send(credits=[pb.ExecutionCredit(execution_id="a", part_bytes=1_500_000)])
-    await first.until(lambda: first.texts["a"])
+    await first.until(lambda: first.received("a"))
     first.break_off()
     second = await hand_link(node, epoch=2)
     assert second.held == ["a"]
@@ -162,7 +162,7 @@ async def test_an_ending_that_is_acknowledged_untaken_is_gone(node: ExecutorNode
     await link.send(acknowledged=["a"], credits=[pb.ExecutionCredit(execution_id="a", part_bytes=500_000)])
     await link.send(starts=[start("b")])
     await link.update("b", "ended")
-    assert link.texts == {}
+    assert not any(link.parts.values())
 
 
 @pytest.mark.contract("C12", "C41")

@@ -60,7 +60,7 @@ async def raw_run(running: RunningMesh, requests: Iterable[pb.RunRequest]) -> li
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningMesh]:
-    settings = {"limits": {"steps": 5000, "prompt_bytes": 100_000}}
+    settings = {"limits": {"steps": 5000, "prompt_bytes": 100_000, "step_bytes": 4_000_000}}
     async with running_mesh(tmp_path, coordinator={**settings, "placement": {"agent_unknown": 0.2}}) as up:
         yield up
 
@@ -70,7 +70,7 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningMesh]:
     ("requests", "field", "told"),
     [
         ([], "open", "is required"),
-        ([steps(message("a"))], "open", "must be sent before steps"),
+        ([steps(message("a"))], "open", "must be sent before all else"),
         ([OPEN, OPEN], "open", "must be sent once"),
         ([pb.RunRequest(open=pb.RunOpen())], "open.kind", "is required"),
         ([OPEN, steps(message(""))], "steps[0].task_id", "must not be empty"),

@@ -31,7 +31,7 @@ class HandLink:
         self._call = call
         self.held: list[str] = []
         self.updates: list[pb.ExecutionUpdate] = []
-        self.texts: defaultdict[str, str] = defaultdict(str)
+        self.parts: defaultdict[str, list[bytes]] = defaultdict(list)
         """What has come in parts, by execution."""
         self.credits: defaultdict[str, int] = defaultdict(int)
         self.sizes: list[int] = []
@@ -43,7 +43,7 @@ class HandLink:
 
     async def send_text(self, execution_id: str, text: str, piece_bytes: int = 100_000) -> None:
         """Send a prompt in parts."""
-        for piece in pieces_of(text, piece_bytes):
+        for piece in pieces_of(text.encode(), piece_bytes):
             part = step_pb2.TextPart(field=PROMPT, piece=piece)
             await self.send(parts=[pb.ExecutionPart(execution_id=execution_id, part=part)])
 
@@ -56,8 +56,16 @@ class HandLink:
         for credit in message.credits:
             self.credits[credit.execution_id] += credit.part_bytes
         for part in message.parts:
-            self.texts[part.execution_id] += part.part.piece
+            self.parts[part.execution_id].append(part.part.piece)
         return message
+
+    def received(self, execution_id: str) -> int:
+        """How many bytes have come of an execution's texts."""
+        return sum(map(len, self.parts[execution_id]))
+
+    def text(self, execution_id: str) -> str:
+        """The text that has come in parts."""
+        return b"".join(self.parts[execution_id]).decode()
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Read until something has come."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -17,6 +17,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._until: tuple[int, Callable[[], None]] | None = None
 
     @property
     def address(self) -> str:
@@ -36,6 +37,18 @@ class Proxy:
     def heal(self) -> None:
         """Pass on again, also what has gathered."""
         self._open.set()
+
+    def cut_after(self, size: int) -> None:
+        """Break all connections when so many further bytes have passed, in whatever direction."""
+        self._until = size, self.cut
+
+    def hold_up_after(self, size: int) -> None:
+        """Hold up when so many further bytes have passed."""
+        self._until = size, self.hold_up
+
+    def has_happened(self) -> bool:
+        """Whether what was to happen after some bytes has happened."""
+        return self._until is None
 
     def cut(self) -> None:
         """Break all connections; new ones are taken."""
@@ -61,10 +74,18 @@ class Proxy:
                 await self._open.wait()
                 writer.write(data)
                 await writer.drain()
+                self._count(len(data))
         except OSError:
             pass
         finally:
             self._close(writer)
+
+    def _count(self, size: int) -> None:
+        if self._until is not None:
+            left, act = self._until
+            self._until = (left - size, act) if left > size else None
+            if self._until is None:
+                act()
 
     def _close(self, writer: asyncio.StreamWriter) -> None:
         self._writers.discard(writer)

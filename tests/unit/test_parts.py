@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fanfold.errors import InvalidArgument
-from fanfold.parts import MOST_BYTES, Inbox, LargeTexts, Outbox, Piece, TextField, byte_size, pieces_of
+from fanfold.parts import (
+    MOST_BYTES,
+    Inbox,
+    LargeTexts,
+    Outbox,
+    Piece,
+    TextBuilder,
+    TextField,
+    byte_size,
+    pieces_of,
+)
 
 PROMPT, SCHEMA, OUTPUT = TextField.PROMPT, TextField.OUTPUT_SCHEMA_JSON, TextField.OUTPUT
 
@@ -14,12 +24,25 @@ TEXTS = ["x" * 1000, "ж" * 333, "漢" * 334, "😀" * 250, "a" * 99 + "é" + "b
 
 @pytest.mark.contract("F11")
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
-@pytest.mark.parametrize("size", [4, 7, 100, 10_000])
-def test_pieces_make_the_text_again_and_none_is_too_large(text: str, size: int) -> None:
-    pieces = list(pieces_of(text, size))
-    assert "".join(pieces) == text
-    assert all(0 < len(piece.encode()) <= size for piece in pieces)
-    assert len(pieces) <= len(text.encode()) // (size - 3) + 1, "pieces are as large as they may be"
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_pieces_make_the_text_again_wherever_they_are_cut(text: str, size: int) -> None:
+    data, builder = text.encode(), TextBuilder()
+    pieces = list(pieces_of(data, size))
+    assert [len(piece) for piece in pieces[:-1]] == [size] * (len(pieces) - 1)
+    assert 0 < len(pieces[-1]) <= size
+    for piece in pieces:
+        builder.add(piece)
+    assert builder.text() == text
+
+
+@pytest.mark.contract("C41")
+def test_what_is_no_utf8_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
+        TextBuilder().add(b"\xff")
+    builder = TextBuilder()
+    builder.add("é".encode()[:1])
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
+        builder.text()
 
 
 @pytest.mark.parametrize("text", ["", *TEXTS], ids=ascii)
@@ -35,7 +58,7 @@ def test_only_texts_beyond_the_limit_are_lifted(text: str) -> None:
     assert not large
     large = LargeTexts(size - 1)
     assert large.lift(PROMPT, text) == ""
-    assert large.taken() == {PROMPT: text}
+    assert large.taken() == {PROMPT: text.encode()}
     assert large.taken() == {}
 
 
@@ -51,17 +74,17 @@ def drained(outbox: Outbox) -> list[Piece]:
 
 def test_nothing_is_sent_without_credit() -> None:
     outbox = Outbox(piece_bytes=10)
-    outbox.put("a", {PROMPT: "x" * 25})
+    outbox.put("a", {PROMPT: b"x" * 25})
     assert not outbox
     assert outbox.next_piece() is None
     outbox.credit("b", 100)
     assert not outbox
     outbox.credit("a", 11)
-    assert [piece.text for piece in drained(outbox)] == ["x" * 10, "x" * 10], "the last one may exceed the credit"
+    assert [piece.data for piece in drained(outbox)] == [b"x" * 10, b"x" * 10], "the last one may exceed the credit"
     outbox.credit("a", 5)
     assert drained(outbox) == [], "which is then owed"
     outbox.credit("a", 5)
-    assert drained(outbox) == [Piece("a", PROMPT, "x" * 5)]
+    assert drained(outbox) == [Piece("a", PROMPT, b"x" * 5)]
     outbox.credit("a", 1000)
     assert drained(outbox) == []
     assert list(outbox) == []
@@ -69,12 +92,12 @@ def test_nothing_is_sent_without_credit() -> None:
 
 def test_messages_take_turns_and_each_keeps_its_order() -> None:
     outbox = Outbox(piece_bytes=4)
-    outbox.put("long", {PROMPT: "aaaabbbbcccc", SCHEMA: "dddd"})
-    outbox.put("short", {OUTPUT: "eeee"})
-    outbox.put("waits", {OUTPUT: "ffff"})
+    outbox.put("long", {PROMPT: b"aaaabbbbcccc", SCHEMA: b"dddd"})
+    outbox.put("short", {OUTPUT: b"eeee"})
+    outbox.put("waits", {OUTPUT: b"ffff"})
     outbox.credit("long", 16)
     outbox.credit("short", 4)
-    assert [(piece.key, piece.text) for piece in drained(outbox)] == [
+    assert [(piece.key, piece.data.decode()) for piece in drained(outbox)] == [
         ("long", "aaaa"),
         ("short", "eeee"),
         ("long", "bbbb"),
@@ -86,18 +109,18 @@ def test_messages_take_turns_and_each_keeps_its_order() -> None:
 
 def test_a_message_that_is_not_wanted_any_more_sends_nothing_further() -> None:
     outbox = Outbox(piece_bytes=4)
-    outbox.put("a", {OUTPUT: "aaaabbbb"})
-    outbox.put("b", {OUTPUT: "cccc"})
+    outbox.put("a", {OUTPUT: b"aaaabbbb"})
+    outbox.put("b", {OUTPUT: b"cccc"})
     for key in "ab":
         outbox.credit(key, 100)
-    assert outbox.next_piece() == Piece("a", OUTPUT, "aaaa")
+    assert outbox.next_piece() == Piece("a", OUTPUT, b"aaaa")
     assert outbox.discard("a")
     assert not outbox.discard("a")
-    assert drained(outbox) == [Piece("b", OUTPUT, "cccc")]
-    outbox.put("b", {OUTPUT: "dddd"})
-    outbox.put("b", {OUTPUT: "eeee"})
+    assert drained(outbox) == [Piece("b", OUTPUT, b"cccc")]
+    outbox.put("b", {OUTPUT: b"dddd"})
+    outbox.put("b", {OUTPUT: b"eeee"})
     outbox.credit("b", 4)
-    assert drained(outbox) == [Piece("b", OUTPUT, "eeee")]
+    assert drained(outbox) == [Piece("b", OUTPUT, b"eeee")]
 
 
 class Receiver:
@@ -120,10 +143,10 @@ def test_texts_come_when_they_are_wanted_and_complete_with_their_last_piece() ->
     receiver.inbox.want("a")
     receiver.inbox.want("a")
     assert receiver.credits == [("a", 8)]
-    assert receiver.inbox.add(Piece("a", PROMPT, "жж")) is None
-    assert receiver.inbox.add(Piece("a", SCHEMA, "{}")) is None
-    assert receiver.inbox.add(Piece("a", PROMPT, "xx")) == {PROMPT: "жжxx", SCHEMA: "{}"}
-    assert receiver.inbox.add(Piece("a", PROMPT, "xx")) is None, "nobody expects it any more"
+    assert receiver.inbox.add(Piece("a", PROMPT, "жж".encode()[:3])) is None
+    assert receiver.inbox.add(Piece("a", SCHEMA, b"{}")) is None
+    assert receiver.inbox.add(Piece("a", PROMPT, "жж".encode()[3:] + b"xx")) == {PROMPT: "жжxx", SCHEMA: "{}"}
+    assert receiver.inbox.add(Piece("a", PROMPT, b"xx")) is None, "nobody expects it any more"
 
 
 @pytest.mark.contract("F15")
@@ -134,7 +157,7 @@ def test_credit_is_given_for_as_much_as_may_arrive_at_once_in_the_order_of_wanti
     receiver.expect("b", 50)
     receiver.expect("c", 10)
     assert receiver.credits == [("a", 60)], "b does not fit beside a, and c does not overtake it"
-    assert receiver.inbox.add(Piece("a", OUTPUT, "x" * 60)) is not None
+    assert receiver.inbox.add(Piece("a", OUTPUT, b"x" * 60)) is not None
     assert receiver.credits[1:] == [("b", 50), ("c", 10)]
 
 
@@ -163,13 +186,16 @@ def test_a_piece_that_was_not_asked_for_is_refused() -> None:
     receiver = Receiver()
     receiver.expect("a", 4, wanted=False)
     with pytest.raises(InvalidArgument, match="without credit"):
-        receiver.inbox.add(Piece("a", OUTPUT, "xxxx"))
+        receiver.inbox.add(Piece("a", OUTPUT, b"xxxx"))
     receiver.expect("b", 4)
     with pytest.raises(InvalidArgument, match="more came of output than"):
-        receiver.inbox.add(Piece("b", OUTPUT, "xxxxx"))
+        receiver.inbox.add(Piece("b", OUTPUT, b"xxxxx"))
     receiver.expect("c", 4)
     with pytest.raises(InvalidArgument, match="more came of prompt than"):
-        receiver.inbox.add(Piece("c", PROMPT, "x"))
+        receiver.inbox.add(Piece("c", PROMPT, b"x"))
+    receiver.expect("f", 2)
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
+        receiver.inbox.add(Piece("f", OUTPUT, b"x\xc3"))
     with pytest.raises(InvalidArgument, match="texts of"):
         receiver.inbox.expect("d", {OUTPUT: MOST_BYTES + 1})
     receiver.expect("e", 100)
