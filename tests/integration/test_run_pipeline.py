@@ -63,6 +63,7 @@ class Caller:
         self.call = stub.RunPipeline(self._sent())
         self.events: list[run_pb2.RunEvent] = []
         self.requests: list[pb.StageRequest] = []
+        self.close_at_end = True
         self._answered = 0
 
     async def _sent(self) -> AsyncIterator[pb.RunPipelineRequest]:
@@ -92,7 +93,7 @@ class Caller:
             return False
         self.events += response.events
         self.requests += response.requests
-        if self.told("ended"):
+        if self.close_at_end and self.told("ended"):
             self.close()
         return True
 
@@ -323,6 +324,20 @@ async def test_no_answer_in_time_ends_that_chain_and_a_late_one_is_ignored(runni
     assert sorted(failed.index for failed in caller.told("stage_failed")) == [0, 1]
     assert caller.told("step_started") == []
     assert caller.ended.run.state == run_pb2.RUN_STATE_COMPLETED
+
+
+@pytest.mark.contract("C15")
+async def test_answers_that_cross_with_the_runs_end_harm_nobody(running: RunningMesh) -> None:
+    for _ in range(20):
+        async with calling(running, opened(timeout=0.05), items("1")) as caller:
+            caller.close_at_end = False
+            await caller.until(lambda caller: bool(caller.told("ended")))
+            caller.answer(answer(caller.requests[0], step()))
+            await asyncio.sleep(0)
+            caller.answer(answer(caller.requests[0], step()))
+            caller.close()
+            await caller.to_end()
+        assert len(caller.told("stage_failed")) == 1
 
 
 @pytest.mark.contract("C15")

@@ -193,7 +193,9 @@ asyncio.run(main())
     assert (done.stdout, done.stderr) == ("the stage did not answer within 0.1 s\n", "")
 
 
-def test_a_call_that_outlives_its_loop_says_nothing() -> None:
+def test_a_call_that_outlives_its_loop_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
     release, returned = threading.Event(), threading.Event()
 
     def hangs(_ctx: StageContext) -> None:
@@ -212,3 +214,4 @@ def test_a_call_that_outlives_its_loop_says_nothing() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive()
+    assert complaints == []
