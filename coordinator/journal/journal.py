@@ -176,7 +176,8 @@ class Journal(Protocol):
 
         Raises:
             Fenced: the epoch is not the run's own, or it has ended; nothing was written.
-            InternalError: the entries do not follow the last kept one; nothing was written.
+            InternalError: the entries do not follow the last kept one, or the run has no workflow that records could be
+                of; nothing was written.
         """
         ...
 

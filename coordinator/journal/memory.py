@@ -18,7 +18,7 @@ from coordinator.journal.journal import (
     Retention,
     RunFilter,
 )
-from coordinator.journal.rules import held, is_repeated, refuse_gap, workflow_held
+from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
 from fanfold.model.run import Run, RunState
 
 _NOBODY = Holder(name="", address="")
@@ -43,6 +43,10 @@ class _Kept:
     last_sequence: int = 0
     entries: list[Entry] = field(default_factory=list)
     cancel_reason: str | None = None
+
+    @property
+    def workflow_id(self) -> str:
+        return self.run.workflow_id
 
     def is_held(self, now: int) -> bool:
         return self.lease_until is not None and self.lease_until > now
@@ -112,7 +116,7 @@ class MemoryJournal:
         if is_repeated(append, found):
             return
         kept = held(found, append.epoch)
-        refuse_gap(append, kept)
+        refuse_misfit(append, kept)
         now = self._now()
         kept.run = replace(
             kept.run,
@@ -124,7 +128,7 @@ class MemoryJournal:
         )
         kept.entries += append.entries
         kept.last_sequence += len(append.entries)
-        workflow = (kept.run.owner, kept.run.workflow_id)
+        workflow = (kept.run.owner, kept.workflow_id)
         if append.forget_records:
             self._workflows.pop(workflow, None)
         else:
@@ -191,7 +195,7 @@ class MemoryJournal:
             for kept in self._runs.values()
             if kept.run.owner == wanted.owner
             and (not wanted.states or kept.run.state in wanted.states)
-            and (not wanted.workflow_id or kept.run.workflow_id == wanted.workflow_id)
+            and (not wanted.workflow_id or kept.workflow_id == wanted.workflow_id)
             and (before is None or (kept.created_at, kept.run.run_id) < before)
         ]
         found.sort(key=lambda kept: (kept.created_at, kept.run.run_id), reverse=True)
@@ -253,7 +257,7 @@ class MemoryJournal:
 
     def _of_workflow(self, owner: str, workflow_id: str) -> Iterator[_Kept]:
         its = (owner, workflow_id)
-        return (kept for kept in self._runs.values() if workflow_id and (kept.run.owner, kept.run.workflow_id) == its)
+        return (kept for kept in self._runs.values() if workflow_id and (kept.run.owner, kept.workflow_id) == its)
 
     def _of_request(self, owner: str, request_id: str) -> _Kept | None:
         its = (owner, request_id)
@@ -273,7 +277,7 @@ class MemoryJournal:
             kept.written_at = self._now()
 
     def _sweep_records(self, too_old: int) -> None:
-        going_on = {(kept.run.owner, kept.run.workflow_id) for kept in self._runs.values() if kept.ended_at is None}
+        going_on = {(kept.run.owner, kept.workflow_id) for kept in self._runs.values() if kept.ended_at is None}
         stale = [its for its, workflow in self._workflows.items() if workflow.written_at < too_old]
         for its in stale:
             if its not in going_on:

@@ -18,6 +18,8 @@ class _Standing(Protocol):
     def ended_at(self) -> int | None: ...
     @property
     def last_sequence(self) -> int: ...
+    @property
+    def workflow_id(self) -> str: ...
 
 
 _Run = TypeVar("_Run", bound=_Standing)
@@ -37,14 +39,16 @@ def is_repeated(append: Append, run: _Standing | None) -> bool:
     return append.entries[-1].sequence <= run.last_sequence
 
 
-def refuse_gap(append: Append, run: _Standing) -> None:
-    """Raise InternalError unless the entries follow the last kept one."""
+def refuse_misfit(append: Append, run: _Standing) -> None:
+    """Raise InternalError for entries that do not follow the last kept one, and for records of no workflow."""
     entries = append.entries
     if entries and entries[0].sequence != run.last_sequence + 1:
         raise InternalError(
             f"events {entries[0].sequence} to {entries[-1].sequence} of {append.run_id} do not follow "
             f"{run.last_sequence}"
         )
+    if append.records and not run.workflow_id:
+        raise InternalError(f"{append.run_id} has no workflow to keep records of")
 
 
 def workflow_held(workflow_id: str, run_id: str, since: datetime) -> Aborted:

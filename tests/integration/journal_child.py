@@ -12,6 +12,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import structlog
+
 from coordinator.journal.journal import Holder, Journal
 from support.journals import LONG, append, events, new_run, record, sqlite_journal
 
@@ -51,4 +53,5 @@ async def main(folder: str, name: str, what: str) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(main(*sys.argv[1:]))

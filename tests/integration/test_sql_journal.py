@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from coordinator.config import JournalSettings
+from coordinator.journal import migrations
 from coordinator.journal.journal import JournalFailed, Retention
 from coordinator.journal.opening import open_journal, retention_of
 from coordinator.journal.sql.database import sqlite_database
-from coordinator.journal.sql.schema import migrate
+from coordinator.journal.sql.schema import SCHEMA, migrate
 from coordinator.journal.sql.tables import metadata
 from fanfold.errors import FailedPrecondition, InternalError
 from support.journals import ALICE, HERE, LONG, OVER, all_entries, append, events, new_run, sqlite_journal
@@ -195,6 +197,10 @@ def test_migrations_make_the_tables_that_the_code_knows(tmp_path: Path) -> None:
     assert _indexes(tmp_path / "migrated.db") == _indexes(tmp_path / "made.db")
     migrated.close()
     made.close()
+
+
+def test_the_schema_that_is_known_is_the_latest_migration() -> None:
+    assert ScriptDirectory(str(Path(migrations.__file__).parent)).get_current_head() == SCHEMA
 
 
 def _indexes(path: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,8 @@ _SQLITE_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",  # what a commit has written survives a power cut
     "PRAGMA journal_size_limit = 67108864",
-    # SQLite's own waiting gets slower and slower, which is unfair to whoever waits; so it is asked again and again.
-    "PRAGMA busy_timeout = 5",
 )
+_SQLITE_WRITER_PRAGMAS = (*_SQLITE_PRAGMAS, "PRAGMA busy_timeout = 5")
 _SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
 
 
@@ -53,8 +53,17 @@ def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
     """The database in a file, which is made, readable for this user alone, if it is not there. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    writer = _sqlite_engine(path, connections=1, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds)
-    reader = _sqlite_engine(path, connections=READERS, begin="BEGIN", busy_seconds=busy_seconds)
+    writer = _sqlite_engine(path, 1, busy_seconds, _SQLITE_WRITER_PRAGMAS)
+    reader = _sqlite_engine(path, READERS, busy_seconds, _SQLITE_PRAGMAS)
+
+    @event.listens_for(writer, "begin")
+    def begin_writing(connection: Connection) -> None:
+        _begin_immediate(connection, busy_seconds)
+
+    @event.listens_for(reader, "begin")
+    def begin_reading(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
     return Database(writer, reader, str(path), _SQLITE_NOW)
 
 
@@ -65,9 +74,10 @@ def words_of(error: Exception) -> str:
     return f"{type(cause).__name__}: {lines[0] if lines else ''}"
 
 
-def _sqlite_engine(path: Path, *, connections: int, begin: str, busy_seconds: float) -> Engine:
+def _sqlite_engine(path: Path, connections: int, busy_seconds: float, pragmas: Sequence[str]) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
+        # No isolation level: the driver's own BEGIN would come late, and lock nothing.
         connect_args={"timeout": busy_seconds, "check_same_thread": False, "isolation_level": None},
         pool_size=connections,
         max_overflow=0,
@@ -76,21 +86,21 @@ def _sqlite_engine(path: Path, *, connections: int, begin: str, busy_seconds: fl
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        for pragma in _SQLITE_PRAGMAS:
+        for pragma in pragmas:
             connection.execute(pragma)
 
-    @event.listens_for(engine, "begin")
-    def begin_transaction(connection: Connection) -> None:
-        """The driver's own BEGIN would come late, and lock nothing."""
-        deadline = time.monotonic() + busy_seconds
-        while True:
-            try:
-                connection.exec_driver_sql(begin)
-            except OperationalError as error:
-                is_busy = getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-                if not is_busy or time.monotonic() > deadline:
-                    raise
-            else:
-                return
-
     return engine
+
+
+def _begin_immediate(connection: Connection, busy_seconds: float) -> None:
+    """Begin as the only writer. Asks again and again: SQLite itself would wait longer and longer, which is unfair."""
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except OperationalError as error:
+            is_busy = isinstance(error.orig, sqlite3.Error) and error.orig.sqlite_errorname.startswith("SQLITE_BUSY")
+            if not is_busy or time.monotonic() > deadline:
+                raise
+        else:
+            return

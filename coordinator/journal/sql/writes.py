@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert
 
 from coordinator.journal.instants import micros, moment
 from coordinator.journal.journal import Append, Held, Holder, KeptRun, NewRun
-from coordinator.journal.rules import held, is_repeated, refuse_gap, workflow_held
+from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
 from coordinator.journal.sql.rows import NOBODY, append_columns, holding, kept_run, new_row
 from coordinator.journal.sql.segments import EventSegment, Segment
 from coordinator.journal.sql.tables import (
@@ -70,7 +70,7 @@ def append(
     if is_repeated(written, found):
         return []
     row = held(found, written.epoch)
-    refuse_gap(written, row)
+    refuse_misfit(written, row)
     connection.execute(_UPDATE, {"this_run": written.run_id, **append_columns(written, transaction.now)})
     if events:
         connection.execute(_INSERT_EVENTS, [_event_row(written.run_id, segment) for segment in events])
