@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -598,7 +599,7 @@ async def ended_run(journal: Journal, name: str, count: int = 1) -> None:
 
     async def moment_has_passed() -> bool:
         """Runs that end in one instant have no order among them."""
-        probe = await journal.accept(new_run(f"after {name}", owner="nobody"), HERE, LONG)
+        probe = await journal.accept(new_run(f"probe {uuid.uuid4()}", owner="nobody"), HERE, LONG)
         ended = await found(journal, name)
         return ended.run.ended_at is not None and probe.held_since > ended.run.ended_at
 
