@@ -102,6 +102,8 @@ def claim(transaction: Transaction, holder: Holder, lease: float, limit: int) ->
     is_free = and_(goes_on, runs.c.lease_until <= now)
     free = select(runs.c.run_id, runs.c.epoch).where(is_free).order_by(runs.c.lease_until).limit(limit)
     rows = connection.execute(free.with_for_update(skip_locked=True)).all()
+    if not rows:
+        return []
     columns = holding(holder, now, micros(lease))
     for row in rows:
         connection.execute(_UPDATE, {"this_run": row.run_id, "epoch": row.epoch + 1, **columns})
