@@ -15,6 +15,7 @@ from executor_node.agents import AgentDefinition
 from executor_node.agents.files import load_agents
 from executor_node.config import ExecutorNodeConfig
 from executor_node.executions import Executions
+from executor_node.keeping import Keeping
 from executor_node.metrics import StatusCollector
 from executor_node.servicer import ExecutorNodeServicer, service
 from executor_node.supervisor.client import Supervision
@@ -73,7 +74,13 @@ async def running(
         executions.prestart()
         StatusCollector(executions.status, registry)
         identity = _Identity(config, agents, executions)
-        servicer = ExecutorNodeServicer(executions, identity.describe)
+        kept = config.kept
+        servicer = ExecutorNodeServicer(
+            executions,
+            identity.describe,
+            Keeping(seconds=kept.seconds, characters=kept.characters),
+            caller_grace=config.step.caller_grace,
+        )
 
         async def finish(grace: float) -> None:
             executions.begin_drain()

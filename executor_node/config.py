@@ -47,6 +47,20 @@ class StepLimits(_Section):
     """Bytes of a file that an agent reads through its context; built-in agents read all theirs so."""
     stop_grace: Seconds = 5.0
     """Seconds between SIGTERM and SIGKILL for a step that is stopped."""
+    caller_grace: Seconds = 30.0
+    """Seconds that a step of ExecuteStep with a request id goes on after its stream broke, for a call with the same id
+    to take it over; then it is cancelled."""
+
+
+class Kept(_Section):
+    """What is kept of steps that have ended."""
+
+    seconds: Seconds = 600.0
+    """How long outcomes are kept for a coordinator that has not acknowledged them, and for callers of ExecuteStep who
+    repeat their request id."""
+    characters: int = Field(default=268_435_456, ge=0)
+    """Characters of outputs kept for each coordinator, and for all callers of ExecuteStep. The oldest go first. Those
+    of a coordinator that is linked do not, but no further step of its is taken until it has read them."""
 
 
 class ExecutorNodeConfig(_Section):
@@ -69,6 +83,7 @@ class ExecutorNodeConfig(_Section):
     capacity: Capacity = Capacity()
     agents: Agents = Agents()
     step: StepLimits = StepLimits()
+    kept: Kept = Kept()
     shared_workers: int = Field(default=1, ge=1, le=64)
     """Worker processes for agents whose steps share one."""
     silence_limit: Seconds = Field(default=10.0, ge=0.5)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from executor_node.executions import Executions
 from executor_node.held import Endings, Held
+from executor_node.keeping import Keeping
 from executor_node.lease import Lease
 from executor_node.link import CoordinatorLink, Word
 from fanfold.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
@@ -33,19 +34,6 @@ RETRY_DELAY = 0.1
 
 WORK_LASTS_SECONDS = 2.0
 """How long a coordinator counts as one that has work here after it last asked for something."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
-    """How long, and how much, the node keeps of steps that have ended."""
-
-    seconds: float = 600.0
-    """How long endings are kept for whoever does not come back for them."""
-    characters: int = 256 * 2**20
-    """Output kept for one coordinator, or for all direct callers."""
-
-
-DEFAULT_KEEPING = Keeping()
 
 
 class Holder:

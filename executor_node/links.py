@@ -6,7 +6,8 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from executor_node.executions import Executions
-from executor_node.holder import DEFAULT_KEEPING, Holder, Keeping
+from executor_node.holder import Holder
+from executor_node.keeping import DEFAULT_KEEPING, Keeping
 from executor_node.link import CoordinatorLink
 from fanfold.model.node import NodeStatus
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
+from executor_node.direct import DirectCalls
 from executor_node.executions import Executions
+from executor_node.keeping import DEFAULT_KEEPING, Keeping
 from executor_node.link_servicer import STATUS_INTERVAL, serve_link
 from executor_node.links import Links
-from fanfold.errors import Aborted
-from fanfold.feed import Feed
 from fanfold.model.node import Node
-from fanfold.model.step import StepEnded, StepEvent, StepProgressed
 from fanfold.model.validation import parse_request_id, parse_spec
 from fanfold.rpc.server import Service
 from fanfold.v1 import executor_node_pb2 as pb
@@ -37,12 +35,26 @@ def service(servicer: ExecutorNodeServicer) -> Service:
 
 
 class ExecutorNodeServicer(GeneratedServicer):
-    """Serves `fanfold.v1.ExecutorNode`. `describe` tells what the node is and how it fares now."""
+    """Serves `fanfold.v1.ExecutorNode`.
 
-    def __init__(self, executions: Executions, describe: Callable[[], Node]) -> None:
-        self._executions = executions
+    Args:
+        executions: what runs here.
+        describe: tells what the node is and how it fares now.
+        keeping: what is kept of steps that have ended.
+        caller_grace: seconds that a direct caller's step with a request id goes on without a call.
+    """
+
+    def __init__(
+        self,
+        executions: Executions,
+        describe: Callable[[], Node],
+        keeping: Keeping = DEFAULT_KEEPING,
+        *,
+        caller_grace: float = 30.0,
+    ) -> None:
         self._describe = describe
-        self._links = Links(executions)
+        self._links = Links(executions, keeping)
+        self._direct = DirectCalls(executions, keeping, caller_grace=caller_grace)
 
     def tell_status(self) -> None:
         """Tell every coordinator at once how the node fares now."""
@@ -69,35 +81,15 @@ class ExecutorNodeServicer(GeneratedServicer):
     async def ExecuteStep(  # noqa: N802
         self, request: pb.ExecutorNodeExecuteStepRequest, context: Context
     ) -> AsyncIterator[pb.ExecutorNodeExecuteStepResponse]:
-        """Run one step while the stream lasts."""
+        """Run one step, or go on telling of one that an earlier call with the request id has begun."""
         spec = parse_spec(spec_from_proto(request.step), path="step")
         request_id = parse_request_id(request.request_id)
-        await self._executions.check(spec)
-        execution_id = f"direct/{request_id or uuid.uuid4().hex}/1"
-        feed: Feed[StepEvent] = Feed()
-
-        def tell(event: StepEvent) -> None:
-            if not isinstance(event, StepProgressed) or (request.progress and feed.has_room()):
-                feed.push(event)
-            if isinstance(event, StepEnded):
-                feed.close()
-
-        try:
-            self._executions.start(execution_id, spec, tell)
-        except Aborted:
-            message = f"a call with the request id {request_id!r} is under way"
-            raise Aborted(message, reason="REQUEST_UNDER_WAY") from None
-        try:
+        async with self._direct.call(spec, request_id, progress=request.progress) as feed:
             while events := await feed.read():
                 for response in step_batches(
                     events, pb.ExecutorNodeExecuteStepResponse, takes_parts=request.takes_parts
                 ):
                     yield response
-        finally:
-            if not feed.is_closed:
-                self._executions.cancel(execution_id, "the call was cancelled")
-                while await feed.read():
-                    pass
 
     async def Link(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.LinkRequest], context: Context

@@ -147,7 +147,7 @@ class ExecutorNodeExecuteStepRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     TAKES_PARTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Makes the call idempotent."""
+    """Makes the call idempotent: the same id is the same execution. At most 128 characters."""
     progress: _builtins.bool
     """Whether to send `progress` events."""
     takes_parts: _builtins.bool

@@ -81,13 +81,20 @@ class ExecutorNodeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteStep(self, request, context):
-        """Runs one step while the caller's stream lasts. Events come in batches, `ended` with the outcome last. Cancelling
-        the call cancels the step: its processes get SIGTERM, after the grace SIGKILL. A large outcome comes in parts as from
+        """Runs one step. Events come in batches, `ended` with the outcome last. A large outcome comes in parts as from
         Coordinator.Run. The request is one message, whatever its size.
 
+        Without a `request_id` the step lasts as long as the stream: cancelling the call cancels it, and its processes get
+        SIGTERM, after the grace SIGKILL. With one it outlives the stream, broken or cancelled: a further call with the same
+        id takes the running step over, and is told its life from `started` on, but progress only from then on. Unless one
+        comes within the caller's grace (30 seconds by default) the step is cancelled. For some time after it ended (10
+        minutes by default, and as far as the node's memory for outcomes goes) a call with the id gets its outcome again,
+        whatever that was, and nothing runs. A caller SHOULD give an id, and repeat the call with it when a stream breaks.
+
         Errors:
-        INVALID_ARGUMENT   the step, its prompt or its schema is wrong; nothing was started.
-        ABORTED            a call with this `request_id` is under way.
+        INVALID_ARGUMENT   the step, its prompt or its schema is wrong, or the `request_id` was given with another step;
+        nothing was started.
+        ABORTED            another call with this `request_id` took the step over (TAKEN_OVER). Leave it to that one.
         RESOURCE_EXHAUSTED the node is full; RetryInfo says when to try again. Not the step's failure (C10).
         UNAVAILABLE        the node is draining; place the step elsewhere.
         """

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from executor_node.servicer import ExecutorNodeServicer
-from fanfold.errors import Aborted, InvalidArgument
+from fanfold.errors import InvalidArgument
 from fanfold.model.node import Node
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
@@ -69,27 +69,27 @@ async def test_a_prompt_beyond_the_limit_is_refused_naming_field_and_limit(tmp_p
     assert violation.description == "must be at most 9 bytes (step.prompt_bytes), not 10"
 
 
-@pytest.mark.contract("C44")
-async def test_a_request_id_is_taken_until_its_step_is_gone_however_often_the_call_is_cancelled(tmp_path: Path) -> None:
+@pytest.mark.contract("F1")
+async def test_a_call_without_a_request_id_waits_until_its_step_is_gone_however_often_it_is_cancelled(
+    tmp_path: Path,
+) -> None:
     async with running_node(tmp_path, stop_grace=0.3) as node:
         service = Service(node)
 
         async def run() -> None:
-            async for _ in service.execute("will_not_stop", request_id="mine", progress=True):
+            async for _ in service.execute("will_not_stop", progress=True):
                 began.set()
 
         began = asyncio.Event()
         call = asyncio.create_task(run())
         await began.wait()
-        with pytest.raises(Aborted, match="'mine' is under way"):
-            await service.outcome("plain", request_id="mine")
         for _ in range(2):
             call.cancel()
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await call
         await eventually(lambda: node.executions.status().running_steps == 0)
-        assert (await service.outcome("plain", request_id="mine")).success
+        assert (await service.outcome("plain")).success
 
 
 @pytest.mark.contract("C11", "C41")
