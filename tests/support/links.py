@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from fanfold.parts import pieces_of
 from fanfold.v1 import executor_node_pb2 as pb
-from fanfold.v1 import step_pb2
+from fanfold.v1 import node_pb2, step_pb2
 
 if TYPE_CHECKING:
     from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeAsyncStub
@@ -31,6 +31,9 @@ class HandLink:
         self._call = call
         self.held: list[str] = []
         self.updates: list[pb.ExecutionUpdate] = []
+        self.adopted: list[pb.RunAdopted] = []
+        self.status = node_pb2.NodeStatus()
+        """The last one that was told."""
         self.parts: defaultdict[str, list[bytes]] = defaultdict(list)
         """What has come in parts, by execution."""
         self.credits: defaultdict[str, int] = defaultdict(int)
@@ -52,6 +55,10 @@ class HandLink:
         message = await asyncio.wait_for(self._call.read(), SECONDS)
         assert isinstance(message, pb.LinkResponse), "the link has ended"
         self.sizes.append(message.ByteSize())
+        if message.HasField("status"):
+            self.status = message.status
+        # What comes in one message is to be taken in this order.
+        self.adopted += message.adopted
         self.updates += message.updates
         for credit in message.credits:
             self.credits[credit.execution_id] += credit.part_bytes
@@ -81,6 +88,15 @@ class HandLink:
     def told(self, execution_id: str, kind: str) -> list[pb.ExecutionUpdate]:
         """The updates of that kind that have come."""
         return [each for each in self.updates if each.execution_id == execution_id and _kind_of(each) == kind]
+
+    async def adopt(self, run_id: str, epoch: int) -> pb.RunAdopted:
+        """Adopt a run; gives the answer, with what has come of updates before it forgotten."""
+        await self.send(adoptions=[pb.AdoptRun(run_id=run_id, epoch=epoch)])
+        self.adopted.clear()
+        while not self.adopted:
+            self.updates.clear()
+            await self.read()
+        return self.adopted[0]
 
     def break_off(self) -> None:
         """Break the link, as a connection that is lost does."""
@@ -117,11 +133,17 @@ async def hand_link(
 
 
 def start(
-    execution_id: str, agent: str = "noop", prompt: str = "x", *, follows: int = 0, progress: bool = False
+    execution_id: str,
+    agent: str = "noop",
+    prompt: str = "x",
+    *,
+    epoch: int = 1,
+    follows: int = 0,
+    progress: bool = False,
 ) -> pb.StartExecution:
     """An execution to start, with a prompt of so many bytes to follow."""
     step = step_pb2.AgentStepSpec(task_id="t", agent=agent, description="d", prompt="" if follows else prompt)
     sizes = [pb.TextSize(field=PROMPT, bytes=follows)] if follows else []
     return pb.StartExecution(
-        execution_id=execution_id, run_id="run-1", epoch=1, step=step, follows=sizes, progress=progress
+        execution_id=execution_id, run_id="run-1", epoch=epoch, step=step, follows=sizes, progress=progress
     )
