@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
 from coordinator.config import JournalSettings
 from coordinator.journal.journal import Append, Entry, Holder, Journal, NewRun, Record
 from coordinator.journal.opening import open_journal
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where files are written (default a temporary folder)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     figures: Figures = {}
     for number in range(arguments.rounds):
         print(f"round {number + 1} of {arguments.rounds} ...", file=sys.stderr)
