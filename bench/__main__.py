@@ -11,23 +11,17 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 from bench.cancelling import seconds_to_cancel
 from bench.echo import call_seconds, calls_per_second, echo_server
 from bench.long_run import measure_long_run
+from bench.meshes import HINT, warm_mesh
 from bench.processes import Processes, microseconds_a_step
 from bench.work import PAYLOAD, fan_out, ignore, single_steps
 from fanfold import Mesh
-from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.rpc.loop import run
 
-HINT = 256
 ECHOES_IN_FLIGHT = 64
-WARMING_STEPS = 1000
 
 Figures = dict[str, list[float]]
 
@@ -70,16 +64,6 @@ async def measure(steps: int, rounds: int, long: int, cancel: int) -> Figures:
         async with warm_mesh() as mesh:
             add({f"cancel of {cancel:,} processes s": await seconds_to_cancel(mesh, cancel)})
     return figures
-
-
-@asynccontextmanager
-async def warm_mesh() -> AsyncIterator[Mesh]:
-    """A mesh of one node that has run some steps already."""
-    with tempfile.TemporaryDirectory() as directory:
-        plan = Plan(data_dir=Path(directory), workspace=Path(directory), nodes=1, hint=HINT, shell=True)
-        async with EmbeddedMesh(plan) as embedded, Mesh(embedded.server) as mesh:
-            await fan_out(mesh, WARMING_STEPS)
-            yield mesh
 
 
 async def measure_round(echo: str, mesh: Mesh, steps: int) -> dict[str, float]:
