@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.runner import runner_of
 from coordinator.config import CoordinatorConfig
 from coordinator.journal.journal import KeptRun
@@ -89,6 +91,8 @@ async def _durable_runs(
     holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
 
     def adopt(run: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
+        if config.executor and run.epoch > 1:
+            scope.lost_nodes.add(config.executor)  # what became of its steps there, nobody can say
         certainty, stop_wait = config.nodes.certainty, config.placement.cancel_wait
         return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
 
@@ -99,11 +103,18 @@ async def _durable_runs(
 def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:
     if config.executor:
         executor = _named_executor(config.executor)
-        return lambda _scope: executor
+        return partial(_within_budget, executor)
     placement = config.placement
     queue = PlacementQueue(nodes, Patience(agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable))
     retries = Retries(first=placement.retry_first, most=placement.retry_most)
     return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait).executor
+
+
+def _within_budget(executor: AgentExecutor, scope: Scope) -> AgentExecutor:
+    """The executor for one run, if it knows nothing of budgets (C13)."""
+    if scope.budget is None:
+        return executor
+    return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
 
 
 def _named_executor(name: str) -> AgentExecutor:

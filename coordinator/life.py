@@ -56,10 +56,11 @@ class StepLife:
 
 def failed(spec: AgentStepSpec, code: FailureCode, message: str, *, retryable: bool = False) -> StepOutcome:
     """The outcome of a step that failed outside its agent, without an attempt."""
+    return unplaced(spec, StepFailure(code=code, message=message, retryable=retryable))
+
+
+def unplaced(spec: AgentStepSpec, failure: StepFailure) -> StepOutcome:
+    """The outcome of a step that was not begun, because of this."""
     return StepOutcome(
-        task_id=spec.task_id,
-        agent=spec.agent,
-        success=False,
-        failure=StepFailure(code=code, message=message, retryable=retryable),
-        ended_at=datetime.now(UTC),
+        task_id=spec.task_id, agent=spec.agent, success=False, failure=failure, ended_at=datetime.now(UTC)
     )

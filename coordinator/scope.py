@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from coordinator.budget import TokenBudget
 from coordinator.pace import Pace
 from coordinator.waiting import Waiting
 from fanfold.errors import Aborted
@@ -63,18 +64,24 @@ async def _no_matter(_node: str) -> None:
 class Scope:
     """The run that steps belong to, and whose it is. `progress` says whether anybody wants to hear of progress.
 
+    `budget` is what all of its steps may spend, None for as much as they like.
+
     For journaled runs: `epoch` is the one with which this coordinator holds the run, `use_node` is awaited before a
     step is sent to a node, by the node's name, and raises if it must not be; `receipts` are given once an ending is
-    durable; `adopted` are the executions, by key, that a former holder has left on nodes.
+    durable; `adopted` are the executions, by key, that a former holder has left on nodes. `lost_nodes` are what it
+    used and nobody has heard of since; `unaccounted` are the steps, by position and stage, that may have run there.
     """
 
     run_id: str
     owner: str
     progress: bool
     waiting: Waiting = field(default_factory=Waiting)
+    budget: TokenBudget | None = None
     epoch: int = 1
     hold: Hold = field(default_factory=Hold)
     use_node: Callable[[str], Awaitable[None]] = _no_matter
     receipts: Receipts | None = None
     adopted: dict[str, AdoptedExecution] = field(default_factory=dict)
+    lost_nodes: set[str] = field(default_factory=set)
+    unaccounted: set[tuple[int, int]] = field(default_factory=set)
     pace: Pace = field(default_factory=Pace)

@@ -279,7 +279,7 @@ class Holder:
         """What a draining node has stopped is handed back, so that it costs the step no attempt (C43)."""
         failure = event.outcome.failure
         if failure is not None and failure.code is FailureCode.NODE_LOST and self._executions.hands_back:
-            return Rejection(reason=RejectionReason.DRAINING)
+            return Rejection(reason=RejectionReason.DRAINING, usage=event.outcome.usage)
         return None
 
     def _end(self, held: Held, ending: StepEnded | Rejection) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fanfold.model.light import light
 from fanfold.model.node import Node, NodeStatus
-from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
+from fanfold.model.step import NO_USAGE, AgentStepSpec, StepEvent, StepOutcome, Usage
 
 OnStepEvent = Callable[[StepEvent], None]
 """Takes one event; must not block and must not raise."""
@@ -56,10 +56,14 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A node did not take an execution; `retry_delay` in seconds."""
+    """A node did not take an execution, or hands it back; `retry_delay` in seconds.
+
+    `usage` is what was spent on it before it was handed back.
+    """
 
     reason: RejectionReason
     retry_delay: float = 0.0
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from coordinator.methods.callers import ANONYMOUS, Context
 from coordinator.methods.forwarding import Forwarding
-from coordinator.methods.requests import to_the_last
+from coordinator.methods.requests import budget_of, to_the_last
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
@@ -18,7 +18,7 @@ from coordinator.runs.pipelines import PipelineCall, PipelineRequest
 from coordinator.runs.questions import Questions
 from coordinator.runs.runs import Runs
 from fanfold.background import background
-from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
+from fanfold.errors import FanfoldError, InvalidArgument
 from fanfold.model.checkpoint import hash_of_item
 from fanfold.model.checks import WEEK_SECONDS
 from fanfold.model.pipeline import STAGE_TIMEOUT, StageAnswer, StageFailure, StageRequest
@@ -123,13 +123,12 @@ async def _read_items(checks: RequestChecks, requests: Requests) -> list[str]:
 
 
 def _opening_of(message: pb.PipelineOpen) -> Opening:
-    if message.HasField("budget_tokens"):
-        raise Unimplemented("budgets (open.budget_tokens) are not in this release")
     return Opening(
         owner=ANONYMOUS,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
         workflow_id=parse_line(message.workflow_id, path="open.workflow_id"),
+        budget_tokens=budget_of(message),
         from_sequence=message.from_sequence,
         from_run=message.from_run,
     )

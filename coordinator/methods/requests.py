@@ -12,7 +12,7 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
 from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.step import AgentStepSpec
-from fanfold.model.validation import parse_line, parse_specs
+from fanfold.model.validation import parse_budget, parse_line, parse_specs
 from fanfold.parts import TextField
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.ahead import PartsAhead
@@ -137,16 +137,20 @@ def _opening_of(message: pb.RunOpen) -> Opening:
     workflow_id = parse_line(message.workflow_id, path="open.workflow_id")
     if message.parallel.as_before and not workflow_id:
         raise InvalidArgument.of_field("open.workflow_id", "is required with parallel.as_before")
-    if message.HasField("budget_tokens"):
-        raise Unimplemented("budgets (open.budget_tokens) are not in this release")
     return Opening(
         owner=ANONYMOUS,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
         takes_parts=message.takes_parts,
         workflow_id=workflow_id,
+        budget_tokens=budget_of(message),
         from_sequence=message.from_sequence,
         from_run=message.from_run,
         total_steps=message.parallel.total_steps if message.parallel.HasField("total_steps") else None,
         as_before=message.parallel.as_before,
     )
+
+
+def budget_of(message: pb.RunOpen | pb.PipelineOpen) -> int | None:
+    """The tokens that the run may spend, if it has a budget (C13). Raises InvalidArgument for a number beyond any."""
+    return parse_budget(message.budget_tokens, path="open.budget_tokens") if message.HasField("budget_tokens") else None

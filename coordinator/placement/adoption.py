@@ -58,7 +58,11 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
 
     async def ask(node_name: str) -> None:
         with scope.waiting.on(f"node {node_name}, which may hold steps of the run"):
-            found.extend(await nodes.adopt(scope.run_id, scope.epoch, node_name, timeout))
+            held = await nodes.adopt(scope.run_id, scope.epoch, node_name, timeout)
+        if held is None:
+            scope.lost_nodes.add(node_name)
+        else:
+            found.extend(held)
 
     try:
         await _all(ask(node_name) for node_name in node_names)
@@ -151,13 +155,17 @@ class Adoption:
     def __init__(self, run_id: str, epoch: int) -> None:
         self.run_id = run_id
         self.epoch = epoch
-        self._answer: asyncio.Future[list[AdoptedExecution]] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[list[AdoptedExecution] | None] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
 
     def expect_within(self, seconds: float) -> None:
         """From now on, the node holds nothing of the run unless something is heard of it within so many seconds."""
         self.close()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.answered, [])
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._answer.done():
+            self._answer.set_result(None)
 
     def answered(self, held: list[AdoptedExecution]) -> None:
         """What the node holds is known. If nobody waits for it any more, it is left to whoever adopts the run next."""
@@ -171,13 +179,13 @@ class Adoption:
         if not self._answer.done():
             self._answer.set_exception(Aborted("the run has moved to another coordinator", reason="RUN_MOVED"))
 
-    async def wait(self) -> list[AdoptedExecution]:
-        """What the node holds. Raises Aborted if the run is not ours any more."""
+    async def wait(self) -> list[AdoptedExecution] | None:
+        """What the node holds; None if it was not heard of. Raises Aborted if the run is not ours any more."""
         try:
             return await self._answer
         except asyncio.CancelledError:
             if not self._answer.cancelled() and not self._answer.exception():  # it came in the very same moment
-                _leave(self._answer.result())
+                _leave(self._answer.result() or [])
             raise
 
     def close(self) -> None:

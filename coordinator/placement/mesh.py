@@ -8,25 +8,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from coordinator.budget import Reservation
 from coordinator.combinators.runner import StepKey
-from coordinator.life import StepLife, failed
+from coordinator.life import StepLife, failed, unplaced
 from coordinator.placement.adoption import AdoptedExecution, was_cancelled
+from coordinator.placement.attempt import Attempt, consistent
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
+from coordinator.placement.spending import Spending
 from coordinator.scope import Scope
 from fanfold.backoff import full_jitter
 from fanfold.model.step import (
     AgentStepSpec,
-    AttemptStarted,
     FailureCode,
-    StepEvent,
     StepFailure,
     StepOutcome,
-    StepProgressed,
-    StepStarted,
-    Usage,
 )
 from fanfold.ports import ExecutionStart, OnStepEvent, Rejection, RejectionReason
 from fanfold.schema import SchemaValidator
@@ -75,6 +73,7 @@ class MeshExecutor:
         self._scope = scope
         self._noted: set[str] = set()
         self._noting: dict[str, asyncio.Lock] = {}
+        self._spending = Spending(mesh.nodes, mesh.queue, scope)
 
     def concurrency_hint(self) -> int:
         """Sum of the live nodes' hints; moves as nodes come and go (C10)."""
@@ -96,7 +95,9 @@ class MeshExecutor:
 
     async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
         adopted = self._scope.adopted.pop(key.name, None)
-        attempt = _Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
+        if adopted is None and (key.position, key.stage) in self._scope.unaccounted:
+            self._spending.lose(spec)
+        attempt = Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
         outcome = await self._go_on(adopted, spec, attempt) if adopted else None
         while True:
             if outcome is None:
@@ -112,32 +113,39 @@ class MeshExecutor:
                 await asyncio.sleep(pause)
             attempt, outcome = attempt.next(attempt.in_all(outcome)), None
 
-    async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome | None:
+    async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome | None:
         """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
         node, execution = adopted.node, adopted.execution
         execution.attend(attempt.tell, self._scope)
-        await self._wait(node, execution)
-        ending = await self._ending_of(execution, node, adopted.name.key)
+        with self._spending.adopt(spec) as reservation:
+            await self._wait(node, execution, reservation)
+            ending = await self._ending_of(execution, node, adopted.name.key, reservation)
         if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
+            attempt.handed_back(ending.usage)
             self._forget_endings(adopted.name.key)
             return None
         return await self._accept(spec, node.node.name, ending)
 
-    async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: _Attempt) -> StepOutcome:
+    async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
         for placement in itertools.count(1):
-            node = await self._mesh.queue.acquire(spec, self._scope)
-            if isinstance(node, StepFailure):
-                return replace(failed(spec, node.code, node.message), failure=node)
-            name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name)
-            try:
-                await self._note(node)
-                execution = await self._run_on(node, name, spec, attempt)
-            finally:
-                self._mesh.queue.release(node)
-            ending = await self._ending_of(execution, node, key.name)
+            reservation = await self._spending.reserve(spec)
+            if isinstance(reservation, StepFailure):
+                return unplaced(spec, reservation)
+            with reservation:
+                node = await self._mesh.queue.acquire(spec, self._scope)
+                if isinstance(node, StepFailure):
+                    return unplaced(spec, node)
+                name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name)
+                try:
+                    await self._note(node)
+                    execution = await self._run_on(node, name, spec, attempt, reservation)
+                finally:
+                    self._mesh.queue.release(node)
+                ending = await self._ending_of(execution, node, key.name, reservation)
             if not isinstance(ending, Rejection):
                 return await self._accept(spec, node.node.name, ending)
+            attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:
                 return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
             if ending.reason is RejectionReason.FULL:
@@ -152,21 +160,23 @@ class MeshExecutor:
                     await self._scope.use_node(name)
                     self._noted.add(name)
 
-    async def _run_on(self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: _Attempt) -> Execution:
+    async def _run_on(
+        self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: Attempt, reservation: Reservation
+    ) -> Execution:
         """Run an execution until it has left the node, or the node withholds its ending."""
         start = ExecutionStart(
             execution_id=name.id_in(self._scope.run_id),
             run_id=self._scope.run_id,
             epoch=self._scope.epoch,
-            spec=spec,
+            spec=reservation.cap(spec),
             progress=self._scope.progress,
         )
         self._scope.hold.check()
         execution = node.execute(start, attempt.tell, self._scope)
-        await self._wait(node, execution)
+        await self._wait(node, execution, reservation)
         return execution
 
-    async def _wait(self, node: KnownNode, execution: Execution) -> None:
+    async def _wait(self, node: KnownNode, execution: Execution, reservation: Reservation) -> None:
         try:
             await execution.wait()
         except asyncio.CancelledError:
@@ -176,10 +186,13 @@ class MeshExecutor:
                     async with asyncio.timeout(self._mesh.cancel_wait):
                         await execution.wait()
             raise
+        finally:
+            self._spending.charge(reservation, execution.ending)
 
-    async def _ending_of(self, execution: Execution, node: KnownNode, key: str) -> Ending:
+    async def _ending_of(self, execution: Execution, node: KnownNode, key: str, reservation: Reservation) -> Ending:
         """How an execution left its node, which keeps an outcome until it is durable, if it ever is to be."""
         ending = execution.ending or await self._take_ending(node, execution)
+        self._spending.charge(reservation, ending)
         if self._scope.receipts is not None and isinstance(ending, StepOutcome):
             self._scope.receipts.add(key, partial(node.acknowledge, execution.execution_id))
         return ending
@@ -215,7 +228,7 @@ class MeshExecutor:
             if ending.started is None:
                 return lost
             return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
-        ending = _consistent(ending, spec, node)
+        ending = consistent(ending, spec, node)
         if spec.output_schema is None or not ending.success:
             return ending
         structured = await structured_value(
@@ -230,63 +243,3 @@ class MeshExecutor:
             output=structured.annotate(ending.output),
             failure=structured.failure,
         )
-
-
-class _Attempt:
-    """One attempt of a step, and what the attempts before it came to."""
-
-    __slots__ = ("_before", "_life", "_task_id", "number")
-
-    def __init__(self, task_id: str, number: int, life: StepLife, before: StepOutcome | None = None) -> None:
-        self._task_id = task_id
-        self.number = number
-        self._life = life
-        self._before = before
-
-    def next(self, outcome: StepOutcome) -> _Attempt:
-        """The attempt after this one, which came to `outcome` together with those before it."""
-        return _Attempt(self._task_id, self.number + 1, self._life, outcome)
-
-    def tell(self, event: StepEvent) -> None:
-        """Tell what the attempt says; a further one's start is progress of the step (C11)."""
-        if event.task_id != self._task_id:
-            event = replace(event, task_id=self._task_id)
-        if isinstance(event, StepStarted) and self._before is not None and self._before.failure is not None:
-            began = AttemptStarted(attempt=self.number, node=event.node, cause=self._before.failure)
-            event = StepProgressed(task_id=event.task_id, time=event.time, progress=began)
-        self._life.tell(event)
-
-    def in_all(self, outcome: StepOutcome) -> StepOutcome:
-        """The attempt's outcome as the step's: attempts and usage added up, begun when the first one began (C2)."""
-        before = self._before
-        if before is None:
-            # Attempts of a former holder are known by their number only.
-            return replace(outcome, attempts=outcome.attempts + self.number - 1) if self.number > 1 else outcome
-        return replace(
-            outcome,
-            attempts=before.attempts + outcome.attempts,
-            usage=_sum(before.usage, outcome.usage),
-            started_at=before.started_at or outcome.started_at,
-        )
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        requests=one.requests + other.requests,
-    )
-
-
-def _consistent(outcome: StepOutcome, spec: AgentStepSpec, node: str) -> StepOutcome:
-    """What a node sent, made to say what outcomes promise whatever the node is (C2)."""
-    told = outcome.task_id, outcome.agent, outcome.node
-    if told != (spec.task_id, spec.agent, node):
-        outcome = replace(outcome, task_id=spec.task_id, agent=spec.agent, node=node)
-    if outcome.attempts > 1:
-        outcome = replace(outcome, attempts=1)
-    if outcome.success is (outcome.failure is None):
-        return outcome
-    if outcome.success:
-        return replace(outcome, failure=None)
-    return replace(outcome, failure=StepFailure(code=FailureCode.INTERNAL, message="the node does not say why"))

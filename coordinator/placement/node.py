@@ -66,6 +66,7 @@ class KnownNode:
         self._state_changed_at = datetime.now(UTC)
         self._link: NodeLink | None = None
         self._agents: frozenset[str] = frozenset()
+        self._use_model: dict[str, bool] = {}
         self._status = NodeStatus()
         self._foreign = 0
         self._full_until = 0.0
@@ -80,6 +81,10 @@ class KnownNode:
     def offers(self, agent: str) -> bool:
         """Whether it is ready and has the agent."""
         return self.state is NodeState.READY and agent in self._agents
+
+    def uses_model(self, agent: str) -> bool | None:
+        """Whether it says that the agent spends model tokens; None if it has told nothing of the agent (C13)."""
+        return self._use_model.get(agent)
 
     def carries(self, labels: Iterable[tuple[str, str]]) -> bool:
         """Whether it carries every one of the labels (C6)."""
@@ -197,6 +202,7 @@ class KnownNode:
         self.node = node
         self._link = link
         self._agents = frozenset(agent.name for agent in node.agents)
+        self._use_model = {agent.name: agent.uses_model for agent in node.agents}
         for adoption in self._adoptions.of(node.name):
             self.adopt(adoption)
         for execution in self._executions.values():

@@ -82,8 +82,8 @@ class Nodes:
         """One source no longer knows of the node; it is forgotten when no source does and its link is down."""
         self._wanted[address] -= 1
 
-    async def adopt(self, run_id: str, epoch: int, node_name: str, timeout: float) -> list[AdoptedExecution]:
-        """Take over what a node holds of a run (C19).
+    async def adopt(self, run_id: str, epoch: int, node_name: str, timeout: float) -> list[AdoptedExecution] | None:
+        """Take over what a node holds of a run (C19); None if nothing was heard of it, and nothing can run there now.
 
         A node that is not linked is waited for: `timeout` seconds from now, or as long as what it may have given us
         over a link that broke meanwhile can still run there.
@@ -114,6 +114,11 @@ class Nodes:
     def has_ever_offered(self, agent: str) -> bool:
         """Whether any node has ever offered the agent (C3)."""
         return agent in self._agents_ever
+
+    def uses_model(self, agent: str) -> bool | None:
+        """Whether any known node says that the agent spends model tokens; None if none knows the agent (C13)."""
+        told = {known.uses_model(agent) for known in self}
+        return True if True in told else False if False in told else None
 
     async def watch(self) -> AsyncGenerator[NodesChanged, None]:
         """All nodes first, then each one that changed, until the caller stops."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from coordinator.budget import TokenBudget
 from coordinator.journal.journal import Append, Entry, KeptRun
 from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
 from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
 from fanfold.model.run import (
+    BudgetExhausted,
     Run,
     RunEnded,
     RunEvent,
@@ -28,8 +30,13 @@ from fanfold.wire.run import event_to_bytes
 class Account:
     """Counts a run's steps and puts its events into its log, from where a former holder has left off."""
 
-    def __init__(self, kept: KeptRun, work: Work, history: History) -> None:
+    def __init__(self, kept: KeptRun, work: Work, history: History, budget: TokenBudget | None) -> None:
         self._kept = kept
+        self._budget = budget
+        if budget is not None:
+            budget.divide(work.most_steps)
+            budget.on_exhausted = self._tell_exhausted
+            budget.on_spent = self._note_spending
         self._work = work
         self._begun = history.begun
         self._succeeded, self._failed = history.succeeded, history.failed
@@ -73,6 +80,7 @@ class Account:
             stage=stage,
             event=event,
             recalled=self.recall.is_recalled(name),
+            budget_spent=self._budget.spent if self._budget and isinstance(event, StepEnded) else None,
         )
         entry = Entry(number, event_to_bytes(told), isinstance(event, StepEnded))
         if isinstance(event, StepEnded):
@@ -80,6 +88,15 @@ class Account:
             self.log.tell(entry, settles=name, record=self.recall.record_of(name, event.outcome, entry.data))
         else:
             self.log.tell(entry)
+
+    def _tell_exhausted(self) -> None:
+        """The first step was refused for want of tokens (C13)."""
+        assert self._budget is not None
+        self.tell(BudgetExhausted, budget=self._budget.told())
+
+    def _note_spending(self) -> None:
+        """What a failed attempt has cost is to survive this coordinator, though there is no event to tell of it."""
+        self.log.note()
 
     def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
         """Tell that a pipeline's stage failed (C15)."""
@@ -102,6 +119,7 @@ class Account:
             run_id=self._kept.run.run_id,
             epoch=self._kept.epoch,
             steps=self._counts(),
+            budget=self._budget.told() if self._budget else None,
             waiting_on=self.waiting_on,
             state=state,
             reason=reason,
@@ -120,6 +138,7 @@ class Account:
             attached=kept.attached,
             job_id=kept.job_id,
             steps=self._counts(),
+            budget=self._budget.told() if self._budget else None,
             waiting_on="" if ended_at else self.waiting_on,
             created_at=kept.created_at,
             ended_at=ended_at,

@@ -17,6 +17,7 @@ from fanfold.background import background
 from fanfold.feed import Feed
 from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import (
+    BudgetExhausted,
     EventDetail,
     Run,
     RunEnded,
@@ -54,6 +55,10 @@ class AttachedRun:
         self._created_at = datetime.now(UTC)
         self._task: asyncio.Task[None] | None = None
         self._cancel_reason: str | None = None
+        self._budget = scope.budget
+        if self._budget is not None:
+            self._budget.divide(work.most_steps)
+            self._budget.on_exhausted = self._tell_exhausted
         scope.pace.follow(feed)
 
     @property
@@ -109,6 +114,11 @@ class AttachedRun:
                 self._waiting_on = waiting_on
                 self._push(WaitingChanged, waiting_on=waiting_on)
 
+    def _tell_exhausted(self) -> None:
+        """The first step was refused for want of tokens (C13)."""
+        assert self._budget is not None
+        self._push(BudgetExhausted, budget=self._budget.told())
+
     def _push(self, kind: type[RunEvent], **fields: Any) -> None:
         self._feed.push(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
 
@@ -125,7 +135,10 @@ class AttachedRun:
         if is_wanted(event, self._detail, self._feed):
             weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
             sequence = 0 if isinstance(event, StepProgressed) else self._number()
-            told = RunStepEvent(sequence=sequence, time=event.time, index=position, stage=stage, event=event)
+            spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
+            told = RunStepEvent(
+                sequence=sequence, time=event.time, index=position, stage=stage, event=event, budget_spent=spent
+            )
             self._feed.push(told, weight)
         elif isinstance(event, StepStarted):
             self._number()
@@ -150,6 +163,7 @@ class AttachedRun:
             owner=self._scope.owner,
             attached=True,
             steps=StepCounts(total=total, running=running, succeeded=self._succeeded, failed=self._failed),
+            budget=self._budget.told() if self._budget else None,
             waiting_on="" if ended_at else self._waiting_on,
             created_at=self._created_at,
             ended_at=ended_at,

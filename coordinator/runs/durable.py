@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coordinator.budget import TokenBudget
 from coordinator.combinators.runner import StepRunner
 from coordinator.journal.journal import KeptRun, NewRun
 from coordinator.runs.asking import asked, no_questions
@@ -21,7 +22,7 @@ from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.requests import WorkFactory, fan_out_work, new_fan_out, new_pipeline, pipeline_work, work_of
 from coordinator.scope import Hold, Receipts, Scope
 from fanfold.errors import InvalidArgument, NotFound, Unavailable
-from fanfold.model.run import EventDetail, RunKind
+from fanfold.model.run import EventDetail, RunKind, RunState
 from fanfold.model.step import AgentStepSpec
 from fanfold.wire.request import specs_from_bytes
 
@@ -99,12 +100,22 @@ class DurableRuns:
 
     async def _accept(self, new: NewRun, work: WorkFactory) -> str:
         """The id of the request's run, which is started if it is new."""
-        kept = await self.holding.accept(new)
+        kept = await self.holding.accept(await self._with_spending(new))
         if kept.run.run_id == new.run.run_id:
             self.holding.start(self._run_of(kept, work, History()))
         elif kept.request_digest != new.request_digest:
             raise InvalidArgument.of_field("open.request_id", "was used for another request")
         return kept.run.run_id
+
+    async def _with_spending(self, new: NewRun) -> NewRun:
+        """A run with what those before it have spent on its workflow; after full success that starts afresh (C13)."""
+        run = new.run
+        former = await self.journal.find_workflow(run.owner, run.workflow_id) if run.budget is not None else None
+        if run.budget is None or former is None or former.run.budget is None:
+            return new
+        if former.run.state is RunState.COMPLETED and not former.run.steps.failed:
+            return new
+        return replace(new, run=replace(run, budget=replace(run.budget, spent=former.run.budget.spent)))
 
     async def specs_as_before(self, owner: str, workflow_id: str) -> Sequence[AgentStepSpec]:
         """The steps that the workflow's last run was asked for. Raises NotFound if there is none."""
@@ -189,6 +200,7 @@ class DurableRuns:
             run_id=run_id,
             owner=kept.run.owner,
             progress=True,
+            budget=_budget_of(kept, history),
             epoch=epoch,
             hold=Hold(may_write),
             use_node=use_node,
@@ -201,6 +213,15 @@ class DurableRuns:
             caller_grace=self._waits.caller,
         )
         return JournaledRun(kept, work(scope), history, scope, self._runners(scope), tenure)
+
+
+def _budget_of(kept: KeptRun, history: History) -> TokenBudget | None:
+    """The run's budget with what former holders have spent of it, if it has one (C13)."""
+    budget = kept.run.budget
+    if budget is None:
+        return None
+    exhausted = history.is_budget_exhausted
+    return TokenBudget(budget.limit, spent=budget.spent, refused_steps=budget.refused_steps, is_exhausted=exhausted)
 
 
 def _nothing_to_cancel(_reason: str) -> None:

@@ -63,7 +63,7 @@ class JournaledRun:
         self._task: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self.presence = Presence(grace=tenure.caller_grace) if kept.run.attached else None
-        self._account = Account(kept, work, history)
+        self._account = Account(kept, work, history, scope.budget)
         self.log = self._account.log = RunLog(
             tenure.journal,
             kept.run.run_id,
@@ -138,6 +138,8 @@ class JournaledRun:
         if not self._history.is_started:
             self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self.work.total)
         async with self._tenure.adopted():
+            if self.scope.lost_nodes:
+                self.scope.unaccounted.update(self._history.begun)
             records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
             gate = _Gate(self._runner, self)
             recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self.work.item_hash)

@@ -76,6 +76,7 @@ class RunLog:
         self._settled: list[str] = []
         self._final: Append | None = None
         self._is_due = asyncio.Event()
+        self._is_noted = False
         self._light = asyncio.Event()
         self._light.set()
         self._tail: deque[_Batch] = deque()
@@ -100,6 +101,11 @@ class RunLog:
             self._records.append(record)
         if settles:
             self._settled.append(settles)
+        self._is_due.set()
+
+    def note(self) -> None:
+        """Have it written soon how the run stands, also if no event tells of it."""
+        self._is_noted = True
         self._is_due.set()
 
     def is_heavy(self) -> bool:
@@ -148,7 +154,7 @@ class RunLog:
             while not self.is_closed:
                 await self._is_due.wait()
                 self._is_due.clear()
-                while self._pending:
+                while self._pending or (self._is_noted and not self.is_closed):
                     await self._write_batch()
         except FanfoldError as error:
             self.close(error)
@@ -161,9 +167,11 @@ class RunLog:
         size = sum(len(entry.data) for entry in entries)
         kept = [entry for entry in entries if entry.sequence]
         is_last = self._final is not None and not self._pending
-        if kept:
+        if kept or self._is_noted:
+            self._is_noted = False
             base = self._final if is_last and self._final is not None else self._standing()
             await self._append(replace(base, entries=kept, records=records))
+        if kept:
             self.durable = kept[-1].sequence
         self._pending_bytes -= size
         if self._pending_bytes <= MAX_PENDING_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from coordinator.budget import TokenBudget
 from coordinator.scope import Scope
 from fanfold.model.run import EventDetail
 
@@ -34,5 +35,8 @@ class Opening:
     def scope(self, kind: str) -> Scope:
         """The scope of a new run."""
         return Scope(
-            run_id=f"{kind}-{uuid.uuid4().hex}", owner=self.owner, progress=self.detail is EventDetail.PROGRESS
+            run_id=f"{kind}-{uuid.uuid4().hex}",
+            owner=self.owner,
+            progress=self.detail is EventDetail.PROGRESS,
+            budget=None if self.budget_tokens is None else TokenBudget(self.budget_tokens),
         )

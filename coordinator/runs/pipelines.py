@@ -67,6 +67,11 @@ class PipelineWork:
         """Steps asked for so far."""
         return self._asked_for
 
+    @property
+    def most_steps(self) -> int:
+        """Every stage of every item."""
+        return len(self._request.item_hashes) * self._request.stages
+
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """Positions of item and stage."""
         return StepKey.of_stage(position, stage).name

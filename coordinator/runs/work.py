@@ -38,6 +38,11 @@ class Work(Protocol):
         """Steps asked for so far."""
         ...
 
+    @property
+    def most_steps(self) -> int:
+        """How many steps there can be."""
+        ...
+
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """A step's key in the checkpoint (C7)."""
         ...
@@ -62,6 +67,11 @@ class ParallelWork:
     @property
     def total(self) -> int:
         """Steps asked for."""
+        return len(self._specs)
+
+    @property
+    def most_steps(self) -> int:
+        """All of them."""
         return len(self._specs)
 
     def name_of(self, position: int, stage: int, task_id: str) -> str:

@@ -137,6 +137,10 @@ def parallel(
     anchors: Annotated[
         bool, typer.Option("--anchors", help="Show in a column which files and pages each step read from.")
     ] = False,
+    budget: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="TOKENS", help="Model tokens that all steps together may spend. Default: any."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
 ) -> None:
     """Run steps at the same time, and wait for all of them.
@@ -149,7 +153,8 @@ def parallel(
     from fanfold.cli.outcomes import View
     from fanfold.cli.parallel import parallel
 
-    if not parallel(specs, server=server, view=View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
+    view = View(as_json=as_json, full=full, anchors=anchors)
+    if not parallel(specs, server=server, view=view, quiet=quiet, budget_tokens=budget):
         raise typer.Exit(exits.FAILED)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fanfold.cli.output import lasted, show_json, show_lines, show_table, show_text, terminal_width
 from fanfold.cli.printable import printable, printable_lines
 from fanfold.cli.tables import Cell, Table, cell
+from fanfold.model.run import Budget
 from fanfold.model.step import StepOutcome
 from fanfold.model.validation import outcome_to_json
 
@@ -18,7 +19,7 @@ _MAX_FAILURES_TOLD = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How outcomes are printed: as a table, or as `{"outcomes": [...]}`, which always has everything."""
+    """How outcomes are printed: as a table, or as `{"outcomes": [...], "budget": {...}}`, which has everything."""
 
     as_json: bool = False
     anchors: bool = False
@@ -30,10 +31,10 @@ class View:
 TABLE = View()
 
 
-def show_outcomes(outcomes: Sequence[StepOutcome], view: View = TABLE) -> None:
-    """Print outcomes. Raises OutputClosed."""
+def show_outcomes(outcomes: Sequence[StepOutcome], view: View = TABLE, budget: Budget | None = None) -> None:
+    """Print outcomes, in JSON together with the budget if there was one. Raises OutputClosed."""
     if view.as_json:
-        show_json("outcomes", map(outcome_to_json, outcomes))
+        show_json("outcomes", map(outcome_to_json, outcomes), {"budget": asdict(budget)} if budget else {})
         return
     show_table(outcome_table(outcomes, anchors=view.anchors))
     if terminal_width() is not None:
@@ -78,12 +79,28 @@ def failures(outcomes: Sequence[StepOutcome]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def summary(outcomes: Sequence[StepOutcome]) -> str:
-    """As "7 steps: 6 ok, 1 failed (AGENT_FAILED)"."""
+def spent_of(budget: Budget) -> str:
+    """As "1,200 of 50,000 tokens spent"."""
+    return f"{budget.spent:,} of {budget.limit:,} tokens spent"
+
+
+def summary(outcomes: Sequence[StepOutcome], budget: Budget | None = None) -> str:
+    """As "7 steps: 6 ok, 1 failed (BUDGET_EXHAUSTED); 900 of 1,000 tokens spent, 1 step refused"."""
+    if budget is None:
+        return _counts(outcomes)
+    refused = f", {_steps(budget.refused_steps)} refused" if budget.refused_steps else ""
+    return f"{_counts(outcomes)}; {spent_of(budget)}{refused}"
+
+
+def _counts(outcomes: Sequence[StepOutcome]) -> str:
     failures = Counter(str(outcome.failure.code) for outcome in outcomes if outcome.failure is not None)
     failed = sum(not outcome.success for outcome in outcomes)
-    steps = f"{len(outcomes):,} {'step' if len(outcomes) == 1 else 'steps'}: {len(outcomes) - failed:,} ok"
+    steps = f"{_steps(len(outcomes))}: {len(outcomes) - failed:,} ok"
     return f"{steps}, {failed:,} failed ({', '.join(sorted(failures))})" if failed else steps
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} {'step' if count == 1 else 'steps'}"
 
 
 def _status(outcome: StepOutcome) -> Cell:

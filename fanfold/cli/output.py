@@ -43,11 +43,12 @@ def show_text(lines: Iterable[str]) -> None:
     _write("".join(f"{line}\n" for line in lines))
 
 
-def show_json(name: str, items: Iterable[Mapping[str, Any]]) -> None:
-    """Print one JSON document, `{name: items}` with an item a line. Raises OutputClosed."""
+def show_json(name: str, items: Iterable[Mapping[str, Any]], more: Mapping[str, Any] | None = None) -> None:
+    """Print one JSON document, `{name: items, **more}` with an item a line. Raises OutputClosed."""
     lines = ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in items)
-    document = f'{{"{name}": [\n{lines}\n]}}\n' if lines else f'{{"{name}": []}}\n'
-    _write(document, "utf-8")  # JSON is UTF-8 whatever the locale
+    members = [f'"{name}": [\n{lines}\n]' if lines else f'"{name}": []']
+    members += [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in (more or {}).items()]
+    _write(f"{{{', '.join(members)}}}\n", "utf-8")  # JSON is UTF-8 whatever the locale
 
 
 def tell(message: str, style: str = "") -> None:

@@ -16,8 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fanfold.cli.outcomes import spent_of
 from fanfold.cli.output import lasted, tell
 from fanfold.cli.printable import first_line, printable
+from fanfold.model.run import Budget
 from fanfold.model.step import (
     AttemptStarted,
     Progress,
@@ -52,10 +54,14 @@ class _Running:
 class Tally:
     """Where the steps of one fan-out are, by their events."""
 
-    def __init__(self, total: int, waiting_on: Callable[[], str] = str) -> None:
+    def __init__(
+        self, total: int, waiting_on: Callable[[], str] = str, budget: Callable[[], Budget | None] = lambda: None
+    ) -> None:
         self.total = total
         self.waiting_on = waiting_on
         """What all of them wait on, in words, while nothing moves (C42)."""
+        self.budget = budget
+        """What may be spent, and what was, if there is a budget (C13)."""
         self.succeeded = 0
         self.failed = 0
         self.running: dict[str, _Running] = {}
@@ -169,9 +175,11 @@ def _counts(tally: Tally) -> str:
     failed = f", {tally.failed:,} failed" if tally.failed else ""
     waiting = tally.total - tally.ended - len(tally.running)
     waits = f", {waiting:,} waiting" if waiting else ""
+    budget = tally.budget()
+    spent = f"; {spent_of(budget)}" if budget else ""
     reason = tally.waiting_on()
     because = f"; waiting for {reason}" if reason else ""
-    return f"{tally.ended:,} of {tally.total:,} done{failed}, {len(tally.running):,} running{waits}{because}"
+    return f"{tally.ended:,} of {tally.total:,} done{failed}, {len(tally.running):,} running{waits}{spent}{because}"
 
 
 def _since(moment: float) -> str:

@@ -100,6 +100,8 @@ class RunStepEvent:
     event: StepEvent
     stage: int = 0
     recalled: bool = False
+    budget_spent: int | None = None
+    """What the run has spent by then: at a step's end, and if the run has a budget (C13)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,24 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fanfold.clients.coordinator import Bookmark, CoordinatorClient, Terms
 from fanfold.clients.run_call import RunCall
 from fanfold.errors import Cancelled, FanfoldError, InternalError, Unavailable
-from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunStarted, RunState, RunStepEvent, WaitingChanged
+from fanfold.model.run import (
+    Budget,
+    BudgetExhausted,
+    EventDetail,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    RunState,
+    RunStepEvent,
+    WaitingChanged,
+)
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.sdk.servers import Servers
 from fanfold.sdk.streams import RunStream
@@ -49,6 +60,8 @@ class MeshRun(ABC, Generic[Event, Result]):
         self._is_lost = False
         self.run_id = ""
         """The run's id, once it has started."""
+        self.budget = None if terms.budget_tokens is None else Budget(limit=terms.budget_tokens)
+        """The run's budget as it was last told, or None if it has none (C13)."""
 
     @property
     def result(self) -> Result:
@@ -144,8 +157,13 @@ class MeshRun(ABC, Generic[Event, Result]):
         if isinstance(run_event, RunStepEvent):
             if isinstance(run_event.event, StepEnded):
                 self._outcomes[run_event.index] = run_event.event.outcome
+            if run_event.budget_spent is not None and self.budget is not None:
+                self.budget = replace(self.budget, spent=run_event.budget_spent)
         elif isinstance(run_event, RunEnded):
             self._ended = run_event
+            self.budget = run_event.run.budget
+        elif isinstance(run_event, BudgetExhausted):
+            self.budget = run_event.budget
         elif isinstance(run_event, WaitingChanged):
             self._waiting_on = run_event.waiting_on
         elif isinstance(run_event, RunStarted):

@@ -684,21 +684,27 @@ class ExecutionRejected(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     RETRY_DELAY_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     reason: Global___RejectionReason.ValueType
     """Why."""
     @_builtins.property
     def retry_delay(self) -> _duration_pb2.Duration:
         """When to try again, if at all."""
 
+    @_builtins.property
+    def usage(self) -> _step_pb2.Usage:
+        """What was spent on it before it was handed back (C13)."""
+
     def __init__(
         self,
         *,
         reason: Global___RejectionReason.ValueType = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
+        usage: _step_pb2.Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "retry_delay", b"retry_delay"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "retry_delay", b"retry_delay", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

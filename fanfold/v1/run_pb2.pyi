@@ -269,9 +269,11 @@ class Budget(_message.Message):
     limit: _builtins.int
     """Tokens the run may spend."""
     spent: _builtins.int
-    """Tokens spent so far."""
+    """Tokens spent so far, by all attempts that have ended; more than the limit where agents did not keep to their caps."""
     refused_steps: _builtins.int
-    """Steps that ended BUDGET_EXHAUSTED."""
+    """Steps that ended BUDGET_EXHAUSTED because there was no room for them, or for another attempt. Those that were
+    stopped at their own cap are not among them.
+    """
     def __init__(
         self,
         *,
@@ -412,12 +414,15 @@ class RunStepEvent(_message.Message):
     STAGE_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     RECALLED_FIELD_NUMBER: _builtins.int
+    BUDGET_SPENT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Position of the step in the request's list, or of the item in a pipeline, from 0."""
     stage: _builtins.int
     """Position of the stage in a pipeline, from 0."""
     recalled: _builtins.bool
     """Whether the step was answered from its record, and not run again (C16)."""
+    budget_spent: _builtins.int
+    """Tokens that the run has spent by then. Only at a step's `ended`, and only when the run has a budget (C13)."""
     @_builtins.property
     def event(self) -> _step_pb2.StepEvent:
         """What happened."""
@@ -429,12 +434,15 @@ class RunStepEvent(_message.Message):
         stage: _builtins.int = ...,
         event: _step_pb2.StepEvent | None = ...,
         recalled: _builtins.bool = ...,
+        budget_spent: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent", "budget_spent", b"budget_spent", "event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "index", b"index", "recalled", b"recalled", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent", "budget_spent", b"budget_spent", "event", b"event", "index", b"index", "recalled", b"recalled", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__budget_spent: _TypeAlias = _typing.Literal["budget_spent"]  # noqa: Y015
+    _WhichOneofArgType__budget_spent: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_spent) -> _WhichOneofReturnType__budget_spent | None: ...
 
 Global___RunStepEvent: _TypeAlias = RunStepEvent  # noqa: Y015
 

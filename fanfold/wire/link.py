@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fanfold.model.step import NO_USAGE
 from fanfold.parts import LargeTexts, Texts
 from fanfold.ports import ExecutionStart, Rejection, RejectionReason, RunAdopted
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.wire.parts import spec_with_texts
-from fanfold.wire.step import spec_from_proto, spec_to_proto
+from fanfold.wire.step import spec_from_proto, spec_to_proto, usage_from_proto, usage_to_proto
 from fanfold.wire.time import seconds_from_proto, set_duration
 
 _REASON_TO_PROTO = {reason: pb.RejectionReason.Value(f"REJECTION_REASON_{reason.name}") for reason in RejectionReason}
@@ -44,6 +45,8 @@ def rejection_into(rejection: Rejection, message: pb.ExecutionRejected) -> None:
     """Write a rejection into a message of a batch."""
     message.reason = _REASON_TO_PROTO[rejection.reason]
     set_duration(message.retry_delay, rejection.retry_delay)
+    if rejection.usage is not NO_USAGE:
+        usage_to_proto(rejection.usage, message.usage)
 
 
 def rejection_from_proto(message: pb.ExecutionRejected) -> Rejection:
@@ -51,6 +54,7 @@ def rejection_from_proto(message: pb.ExecutionRejected) -> Rejection:
     return Rejection(
         reason=_REASON_FROM_PROTO.get(message.reason, RejectionReason.FULL),
         retry_delay=seconds_from_proto(message.retry_delay),
+        usage=usage_from_proto(message.usage) if message.HasField("usage") else NO_USAGE,
     )
 
 

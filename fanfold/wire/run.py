@@ -139,6 +139,8 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent, large: LargeTexts 
             step.index = event.index
             step.stage = event.stage
             step.recalled = event.recalled
+            if event.budget_spent is not None:
+                step.budget_spent = event.budget_spent
             event_to_proto(event.event, step.event, large)
         case RunStarted():
             message.started.run_id = event.run_id
@@ -169,7 +171,13 @@ def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
             step = message.step
             if (told := event_from_proto(step.event)) is not None:
                 event = RunStepEvent(
-                    sequence=number, time=time, index=step.index, stage=step.stage, event=told, recalled=step.recalled
+                    sequence=number,
+                    time=time,
+                    index=step.index,
+                    stage=step.stage,
+                    event=told,
+                    recalled=step.recalled,
+                    budget_spent=step.budget_spent if step.HasField("budget_spent") else None,
                 )
         case "started":
             started = message.started

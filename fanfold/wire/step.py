@@ -152,7 +152,7 @@ def outcome_to_proto(
     if outcome.failure is not None:
         _failure_to_proto(outcome.failure, message.failure)
     if outcome.usage is not NO_USAGE:
-        _usage_to_proto(outcome.usage, message.usage)
+        usage_to_proto(outcome.usage, message.usage)
     if outcome.started_at is not None:
         set_timestamp(message.started_at, outcome.started_at)
     if outcome.ended_at is not None:
@@ -181,7 +181,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
         structured=structured,
         source_anchors=_anchors_from_proto(message.source_anchors) if message.source_anchors else (),
         failure=failure,
-        usage=_usage_from_proto(message.usage) if message.HasField("usage") else NO_USAGE,
+        usage=usage_from_proto(message.usage) if message.HasField("usage") else NO_USAGE,
         attempts=message.attempts,
         node=message.node,
         started_at=time_from_proto(message.started_at) if message.HasField("started_at") else None,
@@ -214,14 +214,16 @@ def _failure_from_proto(message: pb.StepFailure) -> StepFailure:
     return StepFailure(code=code, message=message.message, retryable=message.retryable)
 
 
-def _usage_to_proto(usage: Usage, message: pb.Usage) -> None:
+def usage_to_proto(usage: Usage, message: pb.Usage) -> None:
+    """Write a usage into a message."""
     message.SetInParent()
     message.input_tokens = usage.input_tokens
     message.output_tokens = usage.output_tokens
     message.requests = usage.requests
 
 
-def _usage_from_proto(message: pb.Usage) -> Usage:
+def usage_from_proto(message: pb.Usage) -> Usage:
+    """The usage as it was sent."""
     usage = Usage(input_tokens=message.input_tokens, output_tokens=message.output_tokens, requests=message.requests)
     return NO_USAGE if usage == NO_USAGE else usage
 
@@ -275,7 +277,7 @@ def _progress_to_proto(progress: Progress, message: pb.StepProgress) -> None:
             message.tool.detail = progress.detail
         case TurnFinished():
             message.turn.turn = progress.turn
-            _usage_to_proto(progress.usage, message.turn.usage)
+            usage_to_proto(progress.usage, message.turn.usage)
         case TextWritten():
             message.text.text = progress.text
         case AttemptStarted():
@@ -290,7 +292,7 @@ def _progress_from_proto(message: pb.StepProgress) -> Progress | None:
             tool = message.tool
             return ToolFinished(name=tool.name, success=tool.success, detail=tool.detail)
         case "turn":
-            return TurnFinished(turn=message.turn.turn, usage=_usage_from_proto(message.turn.usage))
+            return TurnFinished(turn=message.turn.turn, usage=usage_from_proto(message.turn.usage))
         case "text":
             return TextWritten(text=message.text.text)
         case "attempt":

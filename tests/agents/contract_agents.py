@@ -44,12 +44,20 @@ async def tells(spec: AgentStepSpec, context: StepContext) -> AgentResult:
 
 
 async def spends(spec: AgentStepSpec, context: StepContext) -> str:
-    """Makes model calls of as many tokens as the prompt says, each: "30 60"."""
-    spent = 0
-    for turn, tokens in enumerate(map(int, spec.prompt.split()), start=1):
-        await asyncio.sleep(0.02)
-        spent += tokens
-        context.turn_finished(turn, Usage(input_tokens=spent, requests=turn))
+    """Makes model calls of as many tokens as the prompt says, each, as "30 60".
+
+    At the word "fail" it fails, and may be tried again; at "wait" it waits until there is a file `go`.
+    """
+    spent = turn = 0
+    for word in spec.prompt.split():
+        if word == "fail":
+            raise AgentFailed("no luck", retryable=True)
+        while word == "wait" and not (context.workspace.root / "go").exists():
+            await asyncio.sleep(0.02)
+        if word.isdigit():
+            await asyncio.sleep(0.02)
+            turn, spent = turn + 1, spent + int(word)
+            context.turn_finished(turn, Usage(input_tokens=spent, requests=turn))
     return f"{spent} of {context.max_tokens}"
 
 

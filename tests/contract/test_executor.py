@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from agents import contract_agents
+from coordinator.budget import TokenBudget
+from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.parallel import parallel
 from coordinator.placement.in_process import AgentFunction, InProcessExecutor
 from coordinator.placement.mesh import Mesh
@@ -22,7 +24,7 @@ from fanfold.agent import StepContext
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.clients.node_link import GrpcNodeDialer
 from fanfold.model.node import NodeState, NodeView
-from fanfold.model.run import EventDetail
+from fanfold.model.run import Budget, EventDetail
 from fanfold.model.step import (
     AgentStepSpec,
     FailureCode,
@@ -286,6 +288,49 @@ async def test_a_value_that_does_not_is_output_invalid_and_the_text_is_kept(
 @pytest.mark.contract("C10")
 async def test_it_hints_what_is_configured_to_be_wanted(executor: AgentExecutor) -> None:
     assert executor.concurrency_hint() == HINT
+
+
+@pytest.mark.contract("C13")
+async def test_a_budget_over_it_is_kept_and_accounted_for(executor: AgentExecutor) -> None:
+    budget = TokenBudget(200, steps=5)
+    specs = [
+        AgentStepSpec(task_id=str(number), agent="spends", description="d", prompt=prompt)
+        for number, prompt in enumerate(["40", "30 10", "20 fail", "30 30 30", "10"])
+    ]
+    outcomes = await parallel(Budgeted(executor, budget), specs)
+    assert [outcome.output for outcome in outcomes] == ["40 of 40", "40 of 40", "", "", "10 of 40"]
+    codes = [outcome.failure and outcome.failure.code for outcome in outcomes]
+    assert codes == [None, None, FailureCode.AGENT_FAILED, FailureCode.BUDGET_EXHAUSTED, None]
+    # Where an executor tries again what may be tried again, it costs again.
+    spent = 40 + 40 + 20 * outcomes[2].attempts + 60 + 10
+    assert budget.told() == Budget(limit=200, spent=spent)
+    left = 200 - spent
+    refused = await Budgeted(executor, budget).execute_step(step("spends", "1", policy=StepPolicy(max_tokens=left + 1)))
+    assert refused.failure is not None
+    assert refused.failure.code is FailureCode.BUDGET_EXHAUSTED
+    assert refused.attempts == 0
+    last = await Budgeted(executor, budget).execute_step(step("spends", str(left), policy=StepPolicy(max_tokens=left)))
+    assert last.success, last.failure
+    assert budget.told() == Budget(limit=200, spent=200, refused_steps=1)
+
+
+@pytest.mark.contract("C9", "C13")
+async def test_a_call_within_a_budget_that_is_cancelled_costs_what_may_have_been_spent(executor: AgentExecutor) -> None:
+    budget = TokenBudget(100, steps=1)
+    events: list[StepEvent] = []
+    budgeted = Budgeted(executor, budget)
+    call = asyncio.create_task(
+        budgeted.execute_step(step("waits", "600", policy=StepPolicy(max_tokens=70)), events.append)
+    )
+    waits = asyncio.create_task(budgeted.execute_step(step("spends", "5", policy=StepPolicy(max_tokens=40))))
+    await until(lambda: bool(events), "it has begun")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(call, 15)
+    refused = await asyncio.wait_for(waits, 15)
+    assert refused.failure is not None
+    assert refused.failure.code is FailureCode.BUDGET_EXHAUSTED
+    assert budget.told() == Budget(limit=100, spent=70, refused_steps=1)
 
 
 @pytest.mark.contract("C12")

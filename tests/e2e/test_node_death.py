@@ -13,7 +13,10 @@ import pytest
 from fanfold import Mesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.model.node import NodeState
-from support.mesh import until, until_ready
+from fanfold.model.run import Budget, ParallelResult
+from fanfold.model.step import FailureCode, StepEvent, StepProgressed, StepStarted
+from fanfold.sdk.parallel import ParallelRun
+from support.mesh import AGENTS, until, until_ready
 
 pytestmark = pytest.mark.process
 
@@ -24,7 +27,15 @@ DAEMON = "(setsid sh -c 'sleep 600 & sleep 600' >/dev/null 2>&1 &)"
 @pytest.fixture
 async def embedded(tmp_path: Path) -> AsyncIterator[EmbeddedMesh]:
     leases = {"nodes": {"lease": 2, "lease_grace": 1, "lease_margin": 0.5}}
-    plan = Plan(data_dir=tmp_path / "data", workspace=tmp_path, nodes=2, shell=True, hint=8, coordinator=leases)
+    plan = Plan(
+        data_dir=tmp_path / "data",
+        workspace=tmp_path,
+        agents=AGENTS,
+        nodes=2,
+        shell=True,
+        hint=8,
+        coordinator=leases,
+    )
     async with EmbeddedMesh(plan) as mesh:
         yield mesh
 
@@ -91,3 +102,42 @@ async def test_a_killed_node_takes_only_its_own_steps_and_leaves_no_process(
     assert sorted(outcome.attempts for outcome in result[:16]) == [1] * 8 + [2] * 8
     assert {outcome.attempts for outcome in result[16:]} == {1}
     await until(lambda: processes_of(mark) == [], "nothing is left")
+
+
+@pytest.mark.contract("C13")
+async def test_what_a_killed_node_had_is_charged_whole_and_its_retry_needs_new_tokens(embedded: EmbeddedMesh) -> None:
+    def spender(task_id: str, max_tokens: int, prompt: str) -> dict[str, object]:
+        return {**step(task_id, "spends", prompt), "policy": {"max_tokens": max_tokens, "max_attempts": 2}}
+
+    async with Mesh(embedded.server) as mesh:
+        # They are placed in turn on the two nodes, which are equally loaded. 600 and 300 of the 1,000 are set aside.
+        run = mesh.parallel([spender("dear", 600, "10 wait"), spender("cheap", 300, "20 wait")], budget_tokens=1000)
+        places: dict[str, str] = {}
+        told: list[StepEvent] = []
+        running = asyncio.ensure_future(follow(run, places, told))
+        await until(lambda: len(told) == 2, "both have told of their first call")
+        assert sorted(places.values()) == ["node-1", "node-2"]
+        supervisor, _ = node_processes(embedded, places["dear"])
+        doomed = supervisor.children(recursive=True)
+        supervisor.kill()
+        await until(lambda: not any(process.is_running() for process in doomed), "the node's processes are gone")
+        (embedded.plan.workspace / "go").touch()
+        result = await asyncio.wait_for(running, 60)
+    dear, cheap = result
+    assert cheap.success, cheap.failure
+    assert cheap.usage.tokens == 20
+    assert dear.failure is not None
+    assert dear.failure.code is FailureCode.BUDGET_EXHAUSTED
+    assert f"NODE_LOST: node {places['dear']} was lost" in dear.failure.message
+    assert (dear.attempts, dear.node) == (1, places["dear"])
+    assert result.budget == Budget(limit=1000, spent=620, refused_steps=1)
+
+
+async def follow(run: ParallelRun, places: dict[str, str], told: list[StepEvent]) -> ParallelResult:
+    """Read a run to its end, noting where its steps run and their progress."""
+    async for event in run:
+        if isinstance(event, StepStarted):
+            places[event.task_id] = event.node
+        elif isinstance(event, StepProgressed):
+            told.append(event)
+    return run.result

@@ -15,6 +15,7 @@ from fanfold.cli.output import lasted
 from fanfold.cli.printable import printable
 from fanfold.cli.tables import GAP, Table, cell
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus, NodeView
+from fanfold.model.run import Budget
 from fanfold.model.step import FailureCode, SourceAnchor, StepFailure, StepOutcome
 from fanfold.model.validation import node_view_to_json, outcome_from_json
 
@@ -174,6 +175,17 @@ def test_json_has_every_outcome_in_order_and_whole(
     document = json.loads(capsysbinary.readouterr().out)
     assert list(document) == ["outcomes"]
     assert [outcome_from_json(form) for form in document["outcomes"]] == outcomes
+
+
+@pytest.mark.contract("C13")
+def test_a_budget_is_summed_up_in_words_and_in_json(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert summary([GOOD], Budget(limit=50_000, spent=1_200)) == "1 step: 1 ok; 1,200 of 50,000 tokens spent"
+    refused = summary([GOOD, BAD], Budget(limit=10, spent=9, refused_steps=1))
+    assert refused == "2 steps: 1 ok, 1 failed (AGENT_FAILED); 9 of 10 tokens spent, 1 step refused"
+    show_outcomes([GOOD], View(as_json=True), Budget(limit=10, spent=9, refused_steps=1))
+    document = json.loads(capsysbinary.readouterr().out)
+    assert document["budget"] == {"limit": 10, "spent": 9, "refused_steps": 1}
+    assert [form["task_id"] for form in document["outcomes"]] == ["count"]
 
 
 def _view(name: str, state: NodeState, *agents: str) -> NodeView:

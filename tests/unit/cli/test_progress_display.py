@@ -9,6 +9,7 @@ import pytest
 
 from fanfold.cli import progress
 from fanfold.cli.progress import Tally, shown
+from fanfold.model.run import Budget
 from fanfold.model.step import (
     AttemptStarted,
     FailureCode,
@@ -90,6 +91,25 @@ async def test_a_log_gets_a_line_only_when_something_has_changed(
         await asyncio.sleep(0.05)
     lines.extend(capsys.readouterr().err.splitlines())
     assert lines == ["0 of 3 done, 1 running, 2 waiting", "1 of 3 done, 1 failed, 0 running, 2 waiting"]
+
+
+@pytest.mark.contract("C13")
+async def test_what_was_spent_is_told_while_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress._Lines, "interval", 0.01)
+    budget = Budget(limit=50_000)
+    async with asyncio.timeout(5), shown(Tally(2, budget=lambda: budget)):
+        lines: list[str] = []
+        while len(lines) < 2:
+            await asyncio.sleep(0.01)
+            lines += capsys.readouterr().err.splitlines()
+            if lines:
+                budget = Budget(limit=50_000, spent=1_234)
+    assert lines == [
+        "0 of 2 done, 0 running, 2 waiting; 0 of 50,000 tokens spent",
+        "0 of 2 done, 0 running, 2 waiting; 1,234 of 50,000 tokens spent",
+    ]
 
 
 async def test_a_terminal_gets_a_picture_that_is_gone_afterwards(

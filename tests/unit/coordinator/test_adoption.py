@@ -148,7 +148,7 @@ async def adopting(setting: Setting, timeout: float = CERTAINTY) -> AsyncIterato
     """Adopt the run while the block lasts; gives the ids of what was adopted."""
 
     async def adopt() -> list[str]:
-        return [each.execution.execution_id for each in await setting.nodes.adopt(RUN, 2, "n", timeout)]
+        return [each.execution.execution_id for each in await setting.nodes.adopt(RUN, 2, "n", timeout) or []]
 
     task = asyncio.ensure_future(adopt())
     await asyncio.sleep(0)

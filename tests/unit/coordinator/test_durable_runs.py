@@ -4,123 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
-from coordinator.combinators.runner import runner_of
-from coordinator.config import Limits
-from coordinator.journal.journal import JournalFailed, KeptRun, Retention
-from coordinator.journal.memory import MemoryJournal
-from coordinator.placement.in_process import InProcessExecutor
-from coordinator.runs.checks import RequestChecks
-from coordinator.runs.durable import DurableRuns, HeldElsewhere, Reader, Waits
-from coordinator.runs.holding import Holding, Times
+from coordinator.journal.journal import JournalFailed
+from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest
-from coordinator.scope import Scope
-from fanfold.agent import AgentFailed
-from fanfold.background import background
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.checkpoint import hash_of_item
 from fanfold.model.pipeline import StageRequest
-from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunState, RunStepEvent, StepChanged, WaitingChanged
+from fanfold.model.run import EventDetail, RunEvent, RunState, RunStepEvent, StepChanged, WaitingChanged
 from fanfold.model.step import AgentStepSpec, StepEnded, StepStarted
 from fanfold.schema import SchemaValidator
-from fanfold.wire.run import event_from_bytes
+from support.durable import (
+    DEADLINE,
+    TIMES,
+    Coordinator,
+    World,
+    decoded,
+    end_of,
+    events_of,
+    opening,
+    outputs,
+    read_into,
+    specs,
+)
 from support.mesh import until
-
-TIMES = Times(lease=3.0, renewal=0.3, claim=0.1, margin=0.5)
-WAITS = Waits(caller=0.6, take_over=5.0)
-DEADLINE = 20.0
-
-
-class Cut:
-    """A journal as one coordinator reaches it: `is_cut` makes every call fail."""
-
-    def __init__(self, shared: MemoryJournal) -> None:
-        self._shared = shared
-        self.is_cut = False
-        self._open = asyncio.Event()
-        self._open.set()
-
-    def hold(self) -> None:
-        """Let nothing be written."""
-        self._open.clear()
-
-    def release(self) -> None:
-        """Let it be written after all."""
-        self._open.set()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._shared, name)
-
-        async def call(*arguments: Any, **named: Any) -> Any:
-            await (self._open.wait() if name == "append" else asyncio.sleep(0))
-            if self.is_cut:
-                raise JournalFailed
-            return await method(*arguments, **named)
-
-        return call
-
-
-@dataclass
-class Agents:
-    """The agents of these tests: what they did, and what they wait for."""
-
-    calls: Counter[str] = field(default_factory=Counter)
-    failing: set[str] = field(default_factory=set)
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def work(self, spec: AgentStepSpec, _context: Any) -> str:
-        self.calls[spec.prompt] += 1
-        if spec.prompt in self.failing:
-            raise AgentFailed("not today")
-        return f"did {spec.prompt}"
-
-    async def wait(self, spec: AgentStepSpec, _context: Any) -> str:
-        self.calls[spec.prompt] += 1
-        await self.gate.wait()
-        return f"did {spec.prompt}"
-
-    def executor(self, validator: SchemaValidator) -> InProcessExecutor:
-        return InProcessExecutor({"work": self.work, "wait": self.wait}, validator, parallelism=4)
-
-
-@dataclass
-class Coordinator:
-    """One coordinator's durable runs, and its way to the journal."""
-
-    runs: DurableRuns
-    journal: Cut
-
-
-class World:
-    """Coordinators that share a journal and agents."""
-
-    def __init__(self, validator: SchemaValidator, stack: AsyncExitStack) -> None:
-        self.shared = MemoryJournal()
-        self.agents = Agents()
-        self._validator = validator
-        self._stack = stack
-
-    async def coordinator(self, name: str) -> Coordinator:
-        journal = Cut(self.shared)
-        holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
-        holding.address = name
-
-        def adopt(_kept: KeptRun, _scope: Scope) -> AbstractAsyncContextManager[None]:
-            return nullcontext()  # executions of this process end with the run that holds them
-
-        executor = self.agents.executor(self._validator)
-        runs = DurableRuns(
-            holding, lambda _scope: runner_of(executor), adopt, RequestChecks(self._validator, Limits()), WAITS
-        )
-        await self._stack.enter_async_context(background(holding.keep(runs.resume)))
-        return Coordinator(runs, journal)
 
 
 @pytest.fixture
@@ -129,45 +42,6 @@ async def world() -> AsyncIterator[World]:
         validator = await stack.enter_async_context(SchemaValidator())
         async with asyncio.timeout(DEADLINE):
             yield World(validator, stack)
-
-
-def specs(*prompts: str, agent: str = "work") -> list[AgentStepSpec]:
-    return [AgentStepSpec(task_id=f"t{n}", agent=agent, description="d", prompt=p) for n, p in enumerate(prompts)]
-
-
-def opening(request_id: str = "", **fields: Any) -> Opening:
-    return Opening(owner="alice", workflow_id="audit", request_id=request_id, **fields)
-
-
-async def read_into(told: list[RunEvent], source: Reader) -> None:
-    while page := await source.read():
-        told += decoded(page)
-
-
-async def events_of(coordinator: Coordinator, asked: Opening, steps: Sequence[AgentStepSpec]) -> list[RunEvent]:
-    told: list[RunEvent] = []
-    async with coordinator.runs.parallel(asked, steps) as source:
-        await read_into(told, source)
-    return told
-
-
-def decoded(page: Sequence[bytes]) -> list[RunEvent]:
-    return [event for data in page if (event := event_from_bytes(data)) is not None]
-
-
-def outputs(told: Sequence[RunEvent]) -> dict[int, str]:
-    ended = [event for event in told if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded)]
-    assert len({event.index for event in ended}) == len(ended), "a step ended twice"
-    return {event.index: event.event.outcome.output for event in ended if isinstance(event.event, StepEnded)}
-
-
-def started(told: Sequence[RunEvent]) -> list[int]:
-    return [each.index for each in told if isinstance(each, RunStepEvent) and isinstance(each.event, StepStarted)]
-
-
-def end_of(told: Sequence[RunEvent]) -> RunEnded:
-    assert isinstance(told[-1], RunEnded)
-    return told[-1]
 
 
 @pytest.mark.contract("C16", "C18")

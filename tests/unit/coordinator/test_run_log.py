@@ -16,6 +16,7 @@ from coordinator.runs.reader import KeptReader, LiveReader
 from fanfold.background import background
 from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.run import EventDetail, Run, RunKind, RunState, StepCounts
+from support.mesh import until
 
 ME = Holder(name="me", address="127.0.0.1:1")
 RUN = Run(run_id="run-1", kind=RunKind.PARALLEL, state=RunState.PENDING, workflow_id="w", owner="alice")
@@ -247,3 +248,21 @@ async def test_a_reader_that_is_ended_says_why() -> None:
         reader.end(Unavailable("gone"))
         with pytest.raises(Unavailable, match="gone"):
             await reading
+
+
+@pytest.mark.contract("C13")
+async def test_how_a_run_stands_can_be_written_without_an_event_until_its_end_is() -> None:
+    journal = HeldJournal()
+    async with writing(journal) as (log, _):
+        log.note()
+        await until(lambda: len(journal.appends) == 1, "it is written")
+        assert (journal.appends[0].entries, log.durable) == ([], 0)
+        tell(log, 1)
+        log.note()
+        await log.flush()
+        assert [len(append.entries) for append in journal.appends] == [0, 1], "together with an event, if there is one"
+        await finish(log)
+        log.note()
+        await asyncio.sleep(0.05)
+    assert [append.state for append in journal.appends][-1] is RunState.COMPLETED
+    assert len(journal.appends) == 3
