@@ -45,8 +45,10 @@ class NodeSources(_Section):
     """Longest pause before a lost node is dialled again."""
     silence: Seconds = 10.0
     """Seconds without a word on its link after which a node is lost; nodes speak about once a second."""
-    lease: Seconds = 10.0
-    """Seconds that steps on a node live without a word from the coordinator, which speaks three times as often."""
+    lease: Seconds = 15.0
+    """Seconds that steps on a node live without a word from the coordinator, which speaks five times as often. Four
+    fifths of it must be longer than `journal.lease` and `journal.claim` together, or what runs is killed before the
+    coordinator that takes a run over can adopt it."""
     lease_grace: Seconds = 6.0
     """Seconds from the end of a lease until the node has killed what it held; longer than its `step.stop_grace`, and
     together with the lease longer than its `silence_limit`."""
