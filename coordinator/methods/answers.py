@@ -26,21 +26,26 @@ def run_responses(
     """Events of a run, or encoded ones, in messages to one caller."""
 
     def write(event: RunEvent | bytes, message: run_pb2.RunEvent, large: LargeTexts) -> None:
-        event_into(_readable(event, RUN_TEXT_BYTES), message, large)
+        event_into(readable(event, RUN_TEXT_BYTES), message, large)
 
     def add(event: RunEvent | bytes, response: Response) -> Message:
-        event = _readable(event, RUN_WHOLE_BYTES)
-        if isinstance(event, RunStepEvent):
-            event = replace(event, event=within(event.event, RUN_WHOLE_BYTES))
-        return event_into(event, response.events.add())
+        return event_into(whole(event), response.events.add())
 
     if takes_parts:
-        return batches_with_parts(events, new_response, lambda response: response.events, write)
+        return batches_with_parts(events, new_response, lambda response, _: response.events, write)
     return batches(events, new_response, add)
 
 
-def _readable(event: RunEvent | bytes, max_bytes: int) -> RunEvent | bytes:
+def readable(event: RunEvent | bytes, max_bytes: int) -> RunEvent | bytes:
     """The event; an encoded one decoded if it may have a larger text than that, which is then to be taken out of it."""
     if isinstance(event, bytes) and len(event) > max_bytes:
         return event_from_bytes(event) or event
+    return event
+
+
+def whole(event: RunEvent | bytes) -> RunEvent | bytes:
+    """The event for a caller who takes no parts; a larger outcome than any client takes is cut."""
+    event = readable(event, RUN_WHOLE_BYTES)
+    if isinstance(event, RunStepEvent):
+        event = replace(event, event=within(event.event, RUN_WHOLE_BYTES))
     return event

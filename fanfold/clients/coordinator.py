@@ -102,7 +102,6 @@ class CoordinatorClient:
         """Begin a fan-out, or go on reading what an earlier call with the same request id has begun."""
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.total_steps = len(specs)
-        opening.takes_parts = True
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
         requests = list(run_requests(opening, specs))
         return EventCall(self._open_stub().Run(iter(requests)), self.server)
@@ -113,7 +112,6 @@ class CoordinatorClient:
         """As `parallel`, with the steps that the workflow's last run was asked for."""
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.as_before = True
-        opening.takes_parts = True
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
 
     def pipeline(
@@ -271,4 +269,5 @@ def _opening(kind: type[Opening], terms: Terms, detail: EventDetail, bookmark: B
         events=detail_to_proto(detail),
         from_sequence=bookmark.sequence,
         from_run=bookmark.run_id,
+        takes_parts=True,
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import grpc.aio
-from google.protobuf.message import Message
 
 from fanfold.feed import Feed
 from fanfold.model.pipeline import StageAnswer, StageRequest
-from fanfold.model.run import RunEnded, RunEvent
+from fanfold.model.run import RunEnded, RunEvent, RunStepEvent
+from fanfold.parts import LargeTexts, Texts
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
-from fanfold.wire.batches import batches
+from fanfold.wire.ahead import PartsAhead, batches_with_parts
+from fanfold.wire.parts import event_with_texts
 from fanfold.wire.pipeline import answer_to_proto, request_from_proto
 from fanfold.wire.run import run_event_from_proto
 
@@ -58,6 +59,7 @@ class PipelineCall:
         self._answers = answers
         self._on_request = on_request
         self._events: Feed[RunEvent] = Feed()
+        self._ahead = PartsAhead()
         self._hearing = asyncio.ensure_future(self._hear())
 
     async def read(self) -> Sequence[RunEvent]:
@@ -75,15 +77,10 @@ class PipelineCall:
         error: Exception | None = None
         try:
             async for response in self._call:
-                for message in response.events:
-                    event = run_event_from_proto(message)
-                    if event is not None:
-                        self._events.push(event)
-                    if isinstance(event, RunEnded):
-                        self._answers.close()
-                for request in response.requests:
-                    answer = partial(_push, self._answers, request.id)
-                    self._on_request(request_from_proto(request), answer)
+                if response.HasField("part"):
+                    self._ahead.add(response.part)
+                else:
+                    self._take(response, self._ahead.taken())
         except grpc.aio.AioRpcError as told:
             error = from_rpc_error(told, self._server)
         except Exception as raised:  # whoever reads is told, as nobody waits for this task
@@ -91,6 +88,20 @@ class PipelineCall:
         finally:
             self._events.close(error)
             self._answers.close()
+
+    def _take(self, response: pb.RunPipelineResponse, texts: Texts) -> None:
+        """Take what a response has; an outcome whose texts came ahead is alone in it."""
+        for message in response.events:
+            event = run_event_from_proto(message)
+            if texts and isinstance(event, RunStepEvent):
+                event = replace(event, event=event_with_texts(event.event, texts))
+            if event is not None:
+                self._events.push(event)
+            if isinstance(event, RunEnded):
+                self._answers.close()
+        for request in response.requests:
+            answer = partial(_push, self._answers, request.id)
+            self._on_request(request_from_proto(request, texts), answer)
 
 
 def _push(answers: Answers, request_id: int, answer: StageAnswer) -> None:
@@ -105,7 +116,7 @@ async def pipeline_requests(
     for batch in _item_batches(items):
         yield pb.RunPipelineRequest(items=batch)
     while gathered := await answers.read():
-        for request in batches(gathered, pb.RunPipelineRequest, _add_answer):
+        for request in batches_with_parts(gathered, pb.RunPipelineRequest, _answers_of, _write_answer):
             yield request
 
 
@@ -121,6 +132,10 @@ def _item_batches(items: Sequence[str]) -> Iterator[pb.ItemBatch]:
     yield batch
 
 
-def _add_answer(answered: tuple[int, StageAnswer], request: pb.RunPipelineRequest) -> Message:
+def _answers_of(request: pb.RunPipelineRequest, _answered: object) -> Any:
+    return request.answers.answers
+
+
+def _write_answer(answered: tuple[int, StageAnswer], message: pb.StageAnswer, large: LargeTexts) -> None:
     request_id, answer = answered
-    return answer_to_proto(request_id, answer, request.answers.answers.add())
+    answer_to_proto(request_id, answer, message, large)

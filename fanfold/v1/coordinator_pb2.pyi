@@ -220,6 +220,7 @@ class RunPipelineRequest(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     ANSWERS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___PipelineOpen:
         """What the run is about."""
@@ -232,18 +233,23 @@ class RunPipelineRequest(_message.Message):
     def answers(self) -> Global___StageAnswers:
         """Answers to stage requests."""
 
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the step that the first of the next `answers` has."""
+
     def __init__(
         self,
         *,
         open: Global___PipelineOpen | None = ...,
         items: Global___ItemBatch | None = ...,
         answers: Global___StageAnswers | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "items", b"items", "message", b"message", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "items", b"items", "message", b"message", "open", b"open", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "items", b"items", "message", b"message", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "items", b"items", "message", b"message", "open", b"open", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "items", "answers"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "items", "answers", "part"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -264,6 +270,7 @@ class PipelineOpen(_message.Message):
     FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
     FROM_RUN_FIELD_NUMBER: _builtins.int
     MAX_REQUESTS_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent (C18)."""
     workflow_id: _builtins.str
@@ -282,6 +289,8 @@ class PipelineOpen(_message.Message):
     """Most stage requests that the caller wants to have at once, so that each gets its whole time. 0 means 64; more than
     1,000 means 1,000.
     """
+    takes_parts: _builtins.bool
+    """Whether the caller takes large outcomes in parts, also those of stage requests."""
     @_builtins.property
     def stage_timeout(self) -> _duration_pb2.Duration:
         """Longest time to answer one stage request, from when it is sent (C15). Unset means 30 seconds; at most a week."""
@@ -298,10 +307,11 @@ class PipelineOpen(_message.Message):
         from_sequence: _builtins.int = ...,
         from_run: _builtins.str = ...,
         max_requests: _builtins.int = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "stage_timeout", b"stage_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "max_requests", b"max_requests", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens", "budget_tokens", b"budget_tokens", "events", b"events", "from_run", b"from_run", "from_sequence", b"from_sequence", "max_requests", b"max_requests", "request_id", b"request_id", "stage_timeout", b"stage_timeout", "stages", b"stages", "takes_parts", b"takes_parts", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_tokens: _TypeAlias = _typing.Literal["budget_tokens"]  # noqa: Y015
     _WhichOneofArgType__budget_tokens: _TypeAlias = _typing.Literal["_budget_tokens", b"_budget_tokens"]  # noqa: Y015
@@ -464,6 +474,7 @@ class RunPipelineResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_run_pb2.RunEvent]:
         """The next events."""
@@ -472,15 +483,20 @@ class RunPipelineResponse(_message.Message):
     def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageRequest]:
         """The next stage requests."""
 
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of an outcome: that of the one event or request in the message that follows the parts."""
+
     def __init__(
         self,
         *,
         events: _abc.Iterable[_run_pb2.RunEvent] | None = ...,
         requests: _abc.Iterable[Global___StageRequest] | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "part", b"part", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,7 +43,7 @@ class CoordinatorStub:
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
     a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
     `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
-    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    sent whole up to 3 MiB, below the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
     of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
 
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
@@ -150,7 +150,7 @@ class CoordinatorServicer:
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
     a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
     `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
-    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    sent whole up to 3 MiB, below the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
     of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
 
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no
@@ -426,7 +426,7 @@ class Coordinator:
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
     a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
     `ended`. Callers SHOULD send larger prompts so. They get outcomes so if they say `takes_parts`; to others outcomes are
-    sent whole up to 4 MiB, the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
+    sent whole up to 3 MiB, below the limit of most gRPC clients, and a larger one as a failure PAYLOAD_TOO_LARGE with as much
     of the output as fits. A coordinator that does not know parts refuses them with INVALID_ARGUMENT.
 
     A run with a workflow id is journaled (C16 to C19). It does not end with the call: when the stream breaks, it starts no

@@ -31,27 +31,29 @@ StepBatch = TypeVar("StepBatch", node_pb.ExecutorNodeExecuteStepResponse, coordi
 def batches_with_parts(
     elements: Iterable[Element],
     new_batch: Callable[[], Batch],
-    messages_of: Callable[[Batch], Any],
+    messages_of: Callable[[Batch, Element], Any],
     write: Callable[[Element, Any, LargeTexts], None],
 ) -> Iterator[Batch]:
     """Messages with all elements in order, each large text of an element in parts right ahead of it.
 
-    `messages_of` gives the repeated field of a batch that holds its elements; `write` writes one into a message of it.
+    An element that has such is alone in its message. `messages_of` gives the repeated field of a batch that an element
+    goes into; `write` writes it into a message of that.
     """
     large = LargeTexts(RUN_TEXT_BYTES)
     batch, count, size = new_batch(), 0, 0
     for element in elements:
-        message: Message = messages_of(batch).add()
+        message: Message = messages_of(batch, element).add()
         write(element, message, large)
         if large:
-            rest = type(message)()
-            rest.CopyFrom(message)
-            del messages_of(batch)[-1]
+            alone = new_batch()
+            messages_of(alone, element).add().CopyFrom(message)
+            del messages_of(batch, element)[-1]
             if count:
                 yield batch
             yield from _parts(large.taken(), new_batch)
+            yield alone
             batch, count, size = new_batch(), 0, 0
-            messages_of(batch).add().CopyFrom(rest)
+            continue
         size += message.ByteSize()
         count += 1
         if size >= MAX_BATCH_BYTES or count >= MAX_BATCH_ELEMENTS:
@@ -73,7 +75,7 @@ def step_batches(
         return event_to_proto(within(event, RUN_WHOLE_BYTES), batch.events.add())
 
     if takes_parts:
-        return batches_with_parts(events, new_batch, lambda batch: batch.events, write)
+        return batches_with_parts(events, new_batch, lambda batch, _: batch.events, write)
     return batches(events, new_batch, add)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fanfold.errors import InvalidArgument
-from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome
 from fanfold.parts import Encoded, Piece, TextField, Texts, byte_size
 from fanfold.v1 import executor_node_pb2 as link_pb
 from fanfold.v1 import step_pb2
@@ -79,39 +79,42 @@ def spec_with_texts(
 
 
 def event_with_texts(event: StepEvent, texts: Texts) -> StepEvent:
-    """The event with texts that came apart from it; only an end has such.
+    """The event with texts that came apart from it; only an end has such. Raises as `outcome_with_texts`."""
+    return replace(event, outcome=outcome_with_texts(event.outcome, texts)) if isinstance(event, StepEnded) else event
+
+
+def outcome_with_texts(outcome: StepOutcome, texts: Texts) -> StepOutcome:
+    """The outcome with texts that came apart from it.
 
     Raises:
         InvalidArgument: the structured value is not JSON, or is nested too deeply.
     """
-    if not isinstance(event, StepEnded):
-        return event
-    outcome, structured_text = event.outcome, texts.get(TextField.STRUCTURED_JSON)
-    structured = outcome.structured
-    if structured_text is not None:
-        structured = json_from_text(structured_text, path=STRUCTURED_PATH)
-    output = texts.get(TextField.OUTPUT, outcome.output)
-    return replace(event, outcome=replace(outcome, output=output, structured=structured))
+    structured, text = outcome.structured, texts.get(TextField.STRUCTURED_JSON)
+    if text is not None:
+        structured = json_from_text(text, path=STRUCTURED_PATH)
+    return replace(outcome, output=texts.get(TextField.OUTPUT, outcome.output), structured=structured)
 
 
 def within(event: StepEvent, max_bytes: int) -> StepEvent:
-    """The event for a peer that does not take texts in parts: larger ones are cut, and the step has failed by that."""
+    """The event for a peer that does not take texts in parts; see `outcome_within`."""
     if not isinstance(event, StepEnded):
         return event
-    outcome = event.outcome
+    outcome = outcome_within(event.outcome, max_bytes)
+    return event if outcome is event.outcome else replace(event, outcome=outcome)
+
+
+def outcome_within(outcome: StepOutcome, max_bytes: int) -> StepOutcome:
+    """The outcome if its texts have no more than so many bytes; else they are cut, and the step has failed by that."""
     size = byte_size(outcome.output)
     if outcome.structured is not None:
         size += len(json_to_text(outcome.structured).encode())
     if size <= max_bytes:
-        return event
+        return outcome
     why = f"the outcome has {size:,} bytes, and who reads it takes no parts and so at most {max_bytes:,}"
     return replace(
-        event,
-        outcome=replace(
-            outcome,
-            output=outcome.output.encode()[:max_bytes].decode(errors="ignore"),
-            structured=None,
-            success=False,
-            failure=outcome.failure or StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=why),
-        ),
+        outcome,
+        output=outcome.output.encode()[:max_bytes].decode(errors="ignore"),
+        structured=None,
+        success=False,
+        failure=outcome.failure or StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=why),
     )

@@ -27,7 +27,7 @@ def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterato
         spec_to_proto(spec, message, large)
 
     yield pb.RunRequest(open=opening)
-    yield from batches_with_parts(specs, pb.RunRequest, lambda request: request.steps.steps, write)
+    yield from batches_with_parts(specs, pb.RunRequest, lambda request, _: request.steps.steps, write)
 
 
 def specs_from_bytes(data: bytes) -> list[AgentStepSpec]:

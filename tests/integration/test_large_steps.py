@@ -80,6 +80,21 @@ async def test_a_single_large_step_is_executed_too(tmp_path: Path) -> None:
     assert digest(outcome.output) == digest(LARGE)
 
 
+@pytest.mark.contract("C14", "C15")
+async def test_large_texts_go_from_stage_to_stage_of_a_pipeline(tmp_path: Path) -> None:
+    def first(context: Any) -> dict[str, Any]:
+        return step("first", context.item * 2_000_000)
+
+    def second(context: Any) -> dict[str, Any]:
+        return step("second", context.previous.output + "!")
+
+    async with running_mesh(tmp_path) as running:
+        outcomes = await running.mesh.pipeline(["ab", "cdé", "e"], [first, second])
+    assert [outcome.output for outcome in outcomes if outcome] == [
+        f"{item * 2_000_000}!" for item in ["ab", "cdé", "e"]
+    ]
+
+
 @pytest.mark.contract("C20")
 async def test_large_structured_values_get_through(tmp_path: Path) -> None:
     value = {"words": ["é" * 100] * 3000}
