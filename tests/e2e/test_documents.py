@@ -52,6 +52,7 @@ DOCUMENTS = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "docs/agents.md",
+    "docs/budgets.md",
     "docs/configuration.md",
     "docs/pipelines.md",
     "docs/steps.md",
