@@ -93,6 +93,12 @@ class Coordinator:
         (node,) = self.mesh.nodes
         return node
 
+    async def break_link(self) -> None:
+        """Break the link, and wait until there is another."""
+        before = self.node.view().state_changed_at
+        self.proxy.cut()
+        await until(lambda: self.is_linked() and self.node.view().state_changed_at != before, "there is a new link")
+
     def is_linked(self) -> bool:
         return any(node.state is NodeState.READY for node in self.mesh.nodes)
 
@@ -232,11 +238,8 @@ async def test_an_outcome_is_kept_until_it_is_durable_however_often_the_link_bre
     former, heir = held_by(two[0], 1), held_by(two[1], 2)
     machine.open_gate()
     await former.outcome()
-    node = former.coordinator.node
     for _ in range(2):
-        former.coordinator.proxy.cut()
-        await until(lambda: not node.is_linked(), "the link breaks")
-        await until(former.coordinator.is_linked, "it is back")
+        await two[0].break_link()
         await _settled_once(two[0])  # it has told the ending again
     (adopted,) = (await heir.adopt()).values()
     assert adopted.has_ended
@@ -249,11 +252,13 @@ async def test_an_outcome_that_is_durable_is_forgotten_also_when_the_link_breaks
     former, heir = held_by(two[0], 1), held_by(two[1], 2)
     machine.open_gate()
     await former.outcome()
-    node = former.coordinator.node
-    former.coordinator.proxy.cut()
+    node = two[0].node
+    two[0].proxy.hold_up()
+    two[0].proxy.cut()
     await until(lambda: not node.is_linked(), "the link breaks")
     former.settle()  # nobody is there to hear it
-    await until(former.coordinator.is_linked, "it is back")
+    two[0].proxy.heal()
+    await until(two[0].is_linked, "it is back")
     await _settled_once(two[0])
     assert await heir.adopt() == {}
 
@@ -369,10 +374,7 @@ async def test_an_adopted_step_outlives_its_new_holders_link(machine: Machine, t
     await former.give_up()
     await heir.adopt()
     step = heir.begin()
-    node = two[1].node
-    two[1].proxy.cut()
-    await until(lambda: not node.is_linked(), "the link breaks")
-    await until(two[1].is_linked, "it is back")
+    await two[1].break_link()
     machine.open_gate()
     assert (await asyncio.wait_for(step, 20)).attempts == 1
     assert len(machine.lives()) == 1
