@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.scope import Scope
-from fanfold.model.step import StepEvent, StepOutcome, StepStarted
+from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent, Rejection
 
 
@@ -17,16 +18,20 @@ class ExecutionName(NamedTuple):
 
     A placement that a node handed back is another execution than the one that follows it. Attempts and placements are
     counted anew by each holder of the run, whose number is the epoch, except where it goes on with an attempt.
+
+    `work` is a digest of what was asked for: the stages of a pipeline may ask for something else when they are asked by
+    the run's next holder, and must not be given the outcome of this.
     """
 
     epoch: int
     attempt: int
     placement: int
     key: str
+    work: int = 0
 
     def id_in(self, run_id: str) -> str:
         """Its id towards nodes."""
-        return f"{run_id}/{self.key}/{self.epoch}.{self.attempt}.{self.placement}"
+        return f"{run_id}/{self.key}/{self.epoch}.{self.attempt}.{self.placement}.{self.work}"
 
     @classmethod
     def of_id(cls, execution_id: str, run_id: str) -> ExecutionName | None:
@@ -34,10 +39,16 @@ class ExecutionName(NamedTuple):
         name = execution_id.removeprefix(f"{run_id}/")
         key, _, numbers = name.rpartition("/")
         try:
-            epoch, attempt, placement = (int(number) for number in numbers.split("."))
+            epoch, attempt, placement, work = (int(number) for number in numbers.split("."))
         except ValueError:
             return None
-        return None if name == execution_id else cls(epoch, attempt, placement, key)
+        return None if name == execution_id else cls(epoch, attempt, placement, key, work)
+
+
+def work_of(spec: AgentStepSpec) -> int:
+    """A digest of what changes a step's work, its schema aside, which its outcome is held to in any case (C7)."""
+    asked = f"{spec.agent}\n{spec.max_steps}\n{spec.prompt}"
+    return zlib.crc32(asked.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)

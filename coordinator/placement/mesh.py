@@ -13,7 +13,7 @@ from coordinator.combinators.runner import StepKey
 from coordinator.life import StepLife, failed, unplaced
 from coordinator.placement.adoption import AdoptedExecution, was_cancelled
 from coordinator.placement.attempt import Attempt, consistent
-from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
+from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost, work_of
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
@@ -94,7 +94,7 @@ class MeshExecutor:
                 raise
 
     async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
-        adopted = self._scope.adopted.pop(key.name, None)
+        adopted = self._adopted(key, spec)
         if adopted is None and (key.position, key.stage) in self._scope.unaccounted:
             self._spending.lose(spec)
         attempt = Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
@@ -113,6 +113,14 @@ class MeshExecutor:
                 await asyncio.sleep(pause)
             attempt, outcome = attempt.next(attempt.in_all(outcome)), None
 
+    def _adopted(self, key: StepKey, spec: AgentStepSpec) -> AdoptedExecution | None:
+        """What a former holder of the run has begun of the step, if it is still the same."""
+        adopted = self._scope.adopted.pop(key.name, None)
+        if adopted is not None and adopted.name.work != work_of(spec):
+            adopted.discard()
+            return None
+        return adopted
+
     async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome | None:
         """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
         node, execution = adopted.node, adopted.execution
@@ -128,6 +136,7 @@ class MeshExecutor:
 
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
+        work = 0 if self._scope.receipts is None else work_of(spec)
         for placement in itertools.count(1):
             reservation = await self._spending.reserve(spec)
             if isinstance(reservation, StepFailure):
@@ -136,7 +145,7 @@ class MeshExecutor:
                 node = await self._mesh.queue.acquire(spec, self._scope)
                 if isinstance(node, StepFailure):
                     return unplaced(spec, node)
-                name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name)
+                name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name, work)
                 try:
                     await self._note(node)
                     execution = await self._run_on(node, name, spec, attempt, reservation)

@@ -317,7 +317,7 @@ class StartExecution(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """Names the execution: run, step key, epoch, attempt and placement; opaque to the node. A second start by the same
+    """Names the execution: run, step key, epoch, attempt and placement, among others; opaque to the node. A second start by the same
     coordinator is the same execution; while one of that name is another coordinator's, it is rejected as FULL.
     """
     run_id: _builtins.str

@@ -459,6 +459,20 @@ async def test_an_adopted_step_is_cancelled_with_its_run(machine: Machine, two: 
     assert await held_by(two[0], 3).adopt() == {}
 
 
+@pytest.mark.contract("C16")
+async def test_a_step_that_is_not_what_it_was_is_begun_anew(machine: Machine, two: Two) -> None:
+    former, heir = held_by(two[0], 1), held_by(two[1], 2)
+    former.begin()
+    await until(lambda: len(machine.lives()) == 1, "it runs")
+    await former.give_up()
+    assert set(await heir.adopt()) == {"a"}
+    assert (await heir.outcome(prompt="echo something else")).output == "something else\n"
+    await until(lambda: not machine.is_alive(0), "what was begun before is stopped")
+    heir.settle()
+    await _settled_once(two[1])
+    assert await held_by(two[0], 3).adopt() == {}
+
+
 @pytest.mark.contract("F1")
 async def test_what_is_adopted_and_not_asked_for_is_stopped_and_forgotten(machine: Machine, two: Two) -> None:
     former, heir = held_by(two[0], 1), held_by(two[1], 2)
@@ -512,7 +526,7 @@ async def test_of_two_executions_of_a_step_the_successful_one_counts(machine: Ma
     await heir.give_up()
     (adopted,) = (await last.adopt()).values()
     assert adopted.name.epoch == 1
-    assert (await last.outcome()).output == "first\n"
+    assert (await last.outcome(prompt="echo first")).output == "first\n"
     await until(lambda: not machine.is_alive(0), "the other is stopped")
 
 
@@ -554,7 +568,7 @@ async def test_a_large_outcome_is_taken_over(machine: Machine, two: Two) -> None
     (adopted,) = (await heir.adopt()).values()
     assert adopted.has_ended
     assert heir.coordinator.node.in_flight == 0
-    assert (await heir.outcome()).output == "x" * size
+    assert (await heir.outcome(prompt=prompt)).output == "x" * size
     heir.settle()
     await _settled_once(two[1])
     assert await held_by(two[0], 3).adopt() == {}

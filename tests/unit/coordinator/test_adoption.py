@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.combinators.runner import StepKey
 from coordinator.placement.adoption import AdoptedExecution, Adoption
-from coordinator.placement.execution import Execution, ExecutionName
+from coordinator.placement.execution import Execution, ExecutionName, work_of
 from coordinator.placement.mesh import Mesh, MeshExecutor
 from coordinator.placement.node import KnownNode, Leases
 from coordinator.placement.nodes import Nodes
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.contract("C19")
 CERTAINTY = 0.6
 LEASE = 0.3
 RUN = "run-1"
-FIRST = f"{RUN}/a/1.1.1"
+FIRST = f"{RUN}/a/1.1.1.0"
 
 
 @dataclass
@@ -158,12 +158,14 @@ async def adopting(setting: Setting, timeout: float = CERTAINTY) -> AsyncIterato
 
 
 def test_an_execution_is_called_by_run_key_epoch_attempt_and_placement() -> None:
-    name = ExecutionName(3, 2, 1, "tests/unit 1.5.2")
-    assert name.id_in(RUN) == "run-1/tests/unit 1.5.2/3.2.1"
+    name = ExecutionName(3, 2, 1, "tests/unit 1.5.2", 7)
+    assert name.id_in(RUN) == "run-1/tests/unit 1.5.2/3.2.1.7"
     assert ExecutionName.of_id(name.id_in(RUN), RUN) == name
 
 
-@pytest.mark.parametrize("foreign", ["other/a/1.1.1", "run-1/a/1.1", "run-1/a/1.1.x", "run-1", "run-11/a/1.1.1"])
+@pytest.mark.parametrize(
+    "foreign", ["other/a/1.1.1.0", "run-1/a/1.1.1", "run-1/a/1.1.1.x", "run-1", "run-11/a/1.1.1.0"]
+)
 def test_what_is_called_otherwise_is_not_ours(foreign: str) -> None:
     assert ExecutionName.of_id(foreign, RUN) is None
 
@@ -214,15 +216,15 @@ async def test_an_ending_that_comes_before_the_answer_is_left_on_the_node(settin
     async with adopting(setting) as adopted:
         # The node has heard the question, and its answer was lost with the link. So it tells the ending of its own.
         await setting.no_link()
-        setting.node.held |= {FIRST, "run-11/a/1.1.1"}
+        setting.node.held |= {FIRST, "run-11/a/1.1.1.0"}
         await setting.links(2)
         setting.node.end(FIRST)
-        setting.node.end("run-11/a/1.1.1")
-        assert setting.node.link.acknowledged == ["run-11/a/1.1.1"]
+        setting.node.end("run-11/a/1.1.1.0")
+        assert setting.node.link.acknowledged == ["run-11/a/1.1.1.0"]
         setting.node.answer(ended=[FIRST])
         setting.node.end(FIRST)
         assert await adopted == [FIRST]
-    assert setting.node.link.acknowledged == ["run-11/a/1.1.1"]
+    assert setting.node.link.acknowledged == ["run-11/a/1.1.1.0"]
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_left_to_the_next_holder(setting: Setting) -> None:
@@ -272,8 +274,8 @@ async def test_a_run_of_which_a_newer_epoch_is_known_is_not_ours(setting: Settin
 
 async def test_what_runs_takes_a_place_until_it_ends_and_what_has_ended_none(setting: Setting) -> None:
     async with adopting(setting) as adopted:
-        setting.node.answer(running=[FIRST], ended=[f"{RUN}/b/1.1.1"])
-        setting.node.end(f"{RUN}/b/1.1.1")
+        setting.node.answer(running=[FIRST], ended=[f"{RUN}/b/1.1.1.0"])
+        setting.node.end(f"{RUN}/b/1.1.1.0")
         await adopted
         assert setting.known.in_flight == 1
         setting.node.end(FIRST)
@@ -281,7 +283,7 @@ async def test_what_runs_takes_a_place_until_it_ends_and_what_has_ended_none(set
 
 
 async def test_others_that_become_ours_are_not_counted_twice(setting: Setting) -> None:
-    others = [f"{RUN}/{n}/1.1.1" for n in range(4)]
+    others = [f"{RUN}/{n}/1.1.1.0" for n in range(4)]
     setting.known.status_changed(NodeStatus(concurrency_hint=4, max_concurrent_steps=8, running_steps=4))
     async with adopting(setting) as adopted:
         setting.node.answer(running=others)
@@ -336,7 +338,10 @@ async def test_a_node_is_noted_once_before_anything_is_sent_to_it(setting: Setti
     assert (noted.asked, setting.node.link.starts) == (["n"], [])
     noted.gate.set()
     await asyncio.sleep(0.01)
-    assert [start.execution_id for start in setting.node.link.starts] == [f"{RUN}/{key}/2.1.1" for key in "abc"]
+    assert [ExecutionName.of_id(each.execution_id, RUN) for each in setting.node.link.starts] == [
+        ExecutionName(2, 1, 1, key, work_of(each.spec))
+        for key, each in zip("abc", setting.node.link.starts, strict=True)
+    ]
     for start in setting.node.link.starts:
         assert start.epoch == 2
         setting.node.end(start.execution_id)
@@ -366,8 +371,9 @@ async def test_a_step_that_is_cancelled_while_its_node_is_noted_leaves_the_notin
     await asyncio.wait({first})
     noted.gate.set()
     await asyncio.sleep(0.01)
-    assert [start.execution_id for start in setting.node.link.starts] == [f"{RUN}/b/2.1.1"]
+    (start,) = setting.node.link.starts
+    assert start.spec.task_id == "b"
     assert noted.asked == ["n", "n"]
     second.cancel()
-    setting.node.end(f"{RUN}/b/2.1.1")
+    setting.node.end(start.execution_id)
     await asyncio.wait({second})
