@@ -194,6 +194,21 @@ def test_json_is_one_document_and_nothing_else(up: Up) -> None:
     assert second["failure"]["code"] == "AGENT_FAILED"
 
 
+@pytest.mark.contract("F11")
+def test_a_prompt_of_50_megabytes_gets_there_and_back(up: Up, tmp_path: Path) -> None:
+    prompt = "0123456789" * 5_000_000
+    small = [{"task_id": str(number), "agent": "noop", "description": "d", "prompt": "x"} for number in range(20)]
+    large = {"task_id": "large", "agent": "noop", "description": "d", "prompt": prompt}
+    file = tmp_path / "steps.json"
+    file.write_text(json.dumps([large, *small]))
+    done = fanfold("parallel", file, "--json", server=up.server)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = json.loads(done.stdout)["outcomes"]
+    assert [outcome["output"] == step["prompt"] for outcome, step in zip(outcomes, [large, *small], strict=True)] == [
+        True
+    ] * 21
+
+
 def test_a_log_gets_no_control_characters(up: Up) -> None:
     done = fanfold("parallel", "-", server=up.server, text=json.dumps(steps(("noop", "x"))))
     assert "\x1b" not in done.stdout + done.stderr
