@@ -95,6 +95,17 @@ async def test_large_texts_go_from_stage_to_stage_of_a_pipeline(tmp_path: Path) 
     ]
 
 
+@pytest.mark.contract("C16")
+async def test_large_outcomes_are_recorded_and_told_again_whole(tmp_path: Path) -> None:
+    steps = [step("large", NOT_ASCII * 2), step("fails", "exit 1", "shell")]
+    journal = {"path": str(tmp_path / "journal.db")}
+    async with running_mesh(tmp_path, coordinator={"journal": journal}) as running:
+        for _ in range(2):
+            large, fails = await running.mesh.parallel_resumable(steps, workflow_id="w")
+            assert digest(large.output) == digest(NOT_ASCII * 2)
+            assert not fails.success
+
+
 @pytest.mark.contract("C20")
 async def test_large_structured_values_get_through(tmp_path: Path) -> None:
     value = {"words": ["é" * 100] * 3000}

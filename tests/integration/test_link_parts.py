@@ -165,6 +165,26 @@ async def test_an_ending_that_is_acknowledged_untaken_is_gone(node: ExecutorNode
     assert not any(link.parts.values())
 
 
+@pytest.mark.contract("C10", "F15")
+async def test_a_node_that_keeps_too_much_for_a_coordinator_takes_nothing_from_it_until_it_has_that(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(running_mesh(tmp_path, node={"kept": {"characters": 100_000}}))
+        channel = await stack.enter_async_context(open_channel(running.nodes[0].address))
+        stub = ExecutorNodeStub(channel)
+        link, other = await hand_link(stub), await hand_link(stub, coordinator="another")
+        await link.send(starts=[start("fat", "shell", "head -c 200000 /dev/zero | tr '\\0' x")])
+        await link.update("fat", "ended")
+        await link.send(starts=[start("small")])
+        assert (await link.update("small", "rejected")).rejected.reason == pb.REJECTION_REASON_FULL
+        await other.send(starts=[start("others")])
+        assert (await other.update("others", "ended")).event.ended.outcome.success
+        assert await take(link, "fat") == "x" * 200_000
+        await link.send(acknowledged=["fat"], starts=[start("small again")])
+        assert (await link.update("small again", "ended")).event.ended.outcome.success
+
+
 @pytest.mark.contract("C12", "C41")
 async def test_what_is_said_wrongly_of_texts_fails_that_step_alone(node: ExecutorNodeAsyncStub) -> None:
     link = await hand_link(node)
