@@ -118,6 +118,7 @@ class MeshExecutor:
         adopted = self._scope.adopted.pop(key.name, None)
         if adopted is not None and adopted.name.work != work_of(spec):
             adopted.discard()
+            self._scope.unaccounted.add((key.position, key.stage))
             return None
         return adopted
 

@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import pytest
 
+from coordinator.budget import TokenBudget
 from coordinator.combinators.runner import StepKey
-from coordinator.placement.adoption import AdoptedExecution, Adoption
+from coordinator.placement.adoption import AdoptedExecution, Adoption, adopt_run
 from coordinator.placement.execution import Execution, ExecutionName, work_of
 from coordinator.placement.mesh import Mesh, MeshExecutor
 from coordinator.placement.node import KnownNode, Leases
@@ -21,7 +22,8 @@ from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Receipts, Scope
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeStatus
-from fanfold.model.step import AgentStepSpec, StepEnded, StepOutcome
+from fanfold.model.run import Budget
+from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepPolicy, Usage
 from fanfold.ports import ExecutionStart, LinkListener, RunAdopted
 from fanfold.schema import SchemaValidator
 
@@ -86,7 +88,7 @@ class FakeNode:
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
         await self.up.wait()
-        agent = Agent(name="a", description="d", kind=AgentKind.PYTHON, isolation=Isolation.SHARED)
+        agent = Agent(name="a", description="d", kind=AgentKind.LLM, isolation=Isolation.SHARED, uses_model=True)
         status = NodeStatus(concurrency_hint=4, max_concurrent_steps=4)
         node = Node(name="n", boot_id="b", agents=(agent,), status=status)
         self._listener, self._end = listener, asyncio.get_running_loop().create_future()
@@ -105,8 +107,8 @@ class FakeNode:
         held = RunAdopted(run_id=RUN, epoch=epoch, running=frozenset(running), ended=frozenset(ended))
         self.listener.run_adopted(held)
 
-    def end(self, execution_id: str) -> None:
-        outcome = StepOutcome(task_id="a", agent="a", success=True, attempts=1)
+    def end(self, execution_id: str, usage: Usage = NO_USAGE) -> None:
+        outcome = StepOutcome(task_id="a", agent="a", success=True, attempts=1, usage=usage)
         self.listener.execution_event(execution_id, StepEnded(task_id="a", time=datetime.now(UTC), outcome=outcome))
 
 
@@ -310,8 +312,13 @@ def journaled(**fields: object) -> Scope:
     return Scope(run_id=RUN, owner="o", progress=False, epoch=2, receipts=Receipts(), **fields)  # type: ignore[arg-type]
 
 
-def begin(executor: MeshExecutor, key: str = "a") -> asyncio.Task[StepOutcome]:
-    spec = AgentStepSpec(task_id=key, agent="a", description="d", prompt="p")
+def asked(key: str, max_tokens: int | None = None) -> AgentStepSpec:
+    policy = StepPolicy(max_tokens=max_tokens)
+    return AgentStepSpec(task_id=key, agent="a", description="d", prompt="p", policy=policy)
+
+
+def begin(executor: MeshExecutor, key: str = "a", max_tokens: int | None = None) -> asyncio.Task[StepOutcome]:
+    spec = asked(key, max_tokens)
     return asyncio.ensure_future(executor.run_step(StepKey.of_spec(0, spec), spec, None))
 
 
@@ -377,3 +384,57 @@ async def test_a_step_that_is_cancelled_while_its_node_is_noted_leaves_the_notin
     second.cancel()
     setting.node.end(start.execution_id)
     await asyncio.wait({second})
+
+
+@pytest.mark.contract("C13")
+async def test_an_attempt_that_goes_on_has_its_tokens_set_aside_and_is_charged_what_it_tells(setting: Setting) -> None:
+    budget = TokenBudget(100, spent=30, steps=1)
+    scope = journaled(budget=budget)
+    goes_on = ExecutionName(1, 1, 1, "a", work_of(asked("a"))).id_in(RUN)
+    adopting_all = asyncio.ensure_future(adopt_run(setting.nodes, scope, ["n"], CERTAINTY))
+    await asyncio.sleep(0.01)
+    setting.node.answer(running=[goes_on])
+    await adopting_all
+    executor = setting.mesh.executor(scope)
+    step = begin(executor, max_tokens=60)
+    other = begin(executor, "b", max_tokens=40)
+    await asyncio.sleep(0.01)
+    assert setting.node.link.starts == [], "30 were spent and 60 are set aside: 40 do not fit yet"
+    setting.node.end(goes_on, Usage(output_tokens=25))
+    assert (await step).success
+    assert budget.spent == 55
+    await asyncio.sleep(0.01)
+    (start,) = setting.node.link.starts
+    assert start.spec.policy.max_tokens == 40
+    setting.node.end(start.execution_id, Usage(output_tokens=40))
+    await other
+    assert budget.told() == Budget(limit=100, spent=95)
+
+
+@pytest.mark.contract("C13")
+async def test_what_ran_on_a_node_that_nobody_has_heard_of_since_is_charged_whole_and_once(setting: Setting) -> None:
+    await setting.no_link()
+    budget = TokenBudget(100, steps=1)
+    scope = journaled(budget=budget)
+    await adopt_run(setting.nodes, scope, ["n"], 0.05)
+    assert scope.lost_nodes == {"n"}
+    scope.unaccounted.add((0, 0))
+    await setting.links(2)
+    step = begin(setting.mesh.executor(scope), max_tokens=60)
+    outcome = await asyncio.wait_for(step, 5)
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.BUDGET_EXHAUSTED
+    assert budget.told() == Budget(limit=100, spent=60, refused_steps=1)
+
+
+@pytest.mark.contract("C13", "C43")
+async def test_a_run_that_is_given_up_leaves_what_goes_on_to_be_charged_by_the_next_holder(setting: Setting) -> None:
+    budget = TokenBudget(100, steps=1)
+    scope = journaled(budget=budget)
+    step = begin(setting.mesh.executor(scope), max_tokens=60)
+    await asyncio.sleep(0.01)
+    assert len(setting.node.link.starts) == 1
+    scope.hold.give_up()
+    step.cancel()
+    await asyncio.wait({step})
+    assert budget.spent == 0
