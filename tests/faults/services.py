@@ -39,7 +39,6 @@ RESET_AFTER = 0.1
 END_SECONDS = 15.0
 """Longest time that a service which was killed or drained may take to be gone."""
 
-
 WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """What has a service killed when the test is: it may be frozen then, and would stay so."""
 
@@ -104,8 +103,8 @@ class Service(Subject):
 
     def own_processes(self) -> dict[str, psutil.Process]:
         """The processes that are the service itself, by what they are; none while it is down."""
-        up = self._process is not None and self._child is not None and self._child.address
-        return {self.name: self._process} if up and self._process else {}
+        is_up = self._child is not None and self._child.address
+        return {self.name: self._process} if is_up and self._process else {}
 
     def footprint(self) -> dict[str, int]:
         """What it takes of the machine, by what it is; nothing while it is down."""
