@@ -100,7 +100,8 @@ async def begin(stub: ExecutorNodeAsyncStub, workspace: Path, **options: Any) ->
     """A call whose step runs."""
     caller = Caller(stub, **options)
     await caller.read()
-    await until((workspace / "ran").exists, "it runs")
+    ran = workspace / "ran"
+    await until(lambda: ran.exists() and ran.read_text().endswith("\n"), "it runs")
     return caller
 
 
@@ -257,7 +258,7 @@ async def test_calls_that_come_at_once_run_the_step_once(tmp_path: Path) -> None
 
 
 async def test_a_call_that_takes_over_says_itself_whether_it_wants_progress(tmp_path: Path) -> None:
-    chatters = "touch ran; i=0; until [ -e gate ]; do i=$((i+1)); echo $i; sleep 0.05; done"
+    chatters = "echo >> ran; i=0; until [ -e gate ]; do i=$((i+1)); echo $i; sleep 0.05; done"
     async with node(tmp_path) as stub:
         (await begin(stub, tmp_path, prompt=chatters)).break_off()
         second = Caller(stub, chatters, progress=True)
