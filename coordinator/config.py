@@ -29,7 +29,7 @@ class Limits(_Section):
     step_bytes: int = Field(default=71_303_168, ge=1, le=272_629_760)
     """Bytes of one step with all that belongs to it."""
     run_bytes: int = Field(default=536_870_912, ge=1)
-    """Bytes of all steps of one fan-out, or of all items of one pipeline."""
+    """Bytes of all steps of one fan-out; of all items of one pipeline, and of the prompts of its steps under way."""
 
 
 class NodeSources(_Section):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from coordinator.runs.questions import Questions
+from fanfold.model.pipeline import StageFailure, StageRequest
 from fanfold.model.run import RunEvent, RunStepEvent
 from fanfold.parts import RUN_TEXT_BYTES, RUN_WHOLE_BYTES, LargeTexts
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2
 from fanfold.wire.ahead import batches_with_parts
 from fanfold.wire.batches import batches
-from fanfold.wire.parts import within
+from fanfold.wire.parts import size_of, within
+from fanfold.wire.pipeline import request_to_proto
 from fanfold.wire.run import event_from_bytes, event_into
 
 Response = TypeVar("Response", pb.RunResponse, pb.WatchRunResponse)
@@ -26,26 +29,59 @@ def run_responses(
     """Events of a run, or encoded ones, in messages to one caller."""
 
     def write(event: RunEvent | bytes, message: run_pb2.RunEvent, large: LargeTexts) -> None:
-        event_into(readable(event, RUN_TEXT_BYTES), message, large)
+        event_into(_readable(event, RUN_TEXT_BYTES), message, large)
 
     def add(event: RunEvent | bytes, response: Response) -> Message:
-        return event_into(whole(event), response.events.add())
+        return event_into(_whole(event), response.events.add())
 
     if takes_parts:
         return batches_with_parts(events, new_response, lambda response, _: response.events, write)
     return batches(events, new_response, add)
 
 
-def readable(event: RunEvent | bytes, max_bytes: int) -> RunEvent | bytes:
+def pipeline_responses(
+    told: Sequence[RunEvent | bytes | StageRequest], questions: Questions, *, takes_parts: bool
+) -> Iterator[pb.RunPipelineResponse]:
+    """A pipeline's events and stage requests in messages to its caller; the requests' time begins so."""
+
+    def write(one: RunEvent | bytes | StageRequest, message: Any, large: LargeTexts | None = None) -> Message:
+        if isinstance(one, StageRequest):
+            questions.sent(one)
+            return request_to_proto(one, message, large)
+        return event_into(_whole(one) if large is None else _readable(one, RUN_TEXT_BYTES), message, large)
+
+    def add(one: RunEvent | bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
+        return write(one, _messages_of(response, one).add())
+
+    due = [one for one in told if not isinstance(one, StageRequest) or _is_due(one, questions, takes_parts=takes_parts)]
+    if takes_parts:
+        return batches_with_parts(due, pb.RunPipelineResponse, _messages_of, write)
+    return batches(due, pb.RunPipelineResponse, add)
+
+
+def _messages_of(response: pb.RunPipelineResponse, one: RunEvent | bytes | StageRequest) -> Any:
+    return response.requests if isinstance(one, StageRequest) else response.events
+
+
+def _is_due(request: StageRequest, questions: Questions, *, takes_parts: bool) -> bool:
+    """Whether to send a request: not if nobody waits for its answer, or the caller cannot take what it is about."""
+    size = 0 if takes_parts or request.previous is None else size_of(request.previous)
+    if size > RUN_WHOLE_BYTES:
+        limit = f"its caller takes no parts and so at most {RUN_WHOLE_BYTES:,}"
+        questions.answer(request.id, StageFailure(f"the outcome before has {size:,} bytes, and {limit}"))
+    return questions.is_open(request)
+
+
+def _readable(event: RunEvent | bytes, max_bytes: int) -> RunEvent | bytes:
     """The event; an encoded one decoded if it may have a larger text than that, which is then to be taken out of it."""
     if isinstance(event, bytes) and len(event) > max_bytes:
         return event_from_bytes(event) or event
     return event
 
 
-def whole(event: RunEvent | bytes) -> RunEvent | bytes:
+def _whole(event: RunEvent | bytes) -> RunEvent | bytes:
     """The event for a caller who takes no parts; a larger outcome than any client takes is cut."""
-    event = readable(event, RUN_WHOLE_BYTES)
+    event = _readable(event, RUN_WHOLE_BYTES)
     if isinstance(event, RunStepEvent):
         event = replace(event, event=within(event.event, RUN_WHOLE_BYTES))
     return event

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import replace
-from typing import Any
 
-from google.protobuf.message import Message
-
-from coordinator.methods.answers import readable, whole
+from coordinator.methods.answers import pipeline_responses
 from coordinator.methods.callers import ANONYMOUS, Context
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import budget_of, to_the_last
@@ -18,24 +14,22 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest
-from coordinator.runs.questions import Questions
 from coordinator.runs.runs import Runs
 from fanfold.background import background
 from fanfold.errors import FanfoldError, InvalidArgument
 from fanfold.model.checkpoint import hash_of_item
 from fanfold.model.checks import WEEK_SECONDS
-from fanfold.model.pipeline import STAGE_TIMEOUT, StageAnswer, StageFailure, StageRequest
-from fanfold.model.run import RunEvent
+from fanfold.model.pipeline import STAGE_TIMEOUT, StageAnswer, StageFailure
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_line, parse_spec
-from fanfold.parts import RUN_TEXT_BYTES, RUN_WHOLE_BYTES, LargeTexts, TextField, Texts
+from fanfold.parts import TextField
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
-from fanfold.wire.ahead import PartsAhead, batches_with_parts
-from fanfold.wire.batches import batches
-from fanfold.wire.parts import outcome_within, spec_with_texts
-from fanfold.wire.pipeline import answer_from_proto, request_to_proto
-from fanfold.wire.run import detail_from_proto, event_into
+from fanfold.v1.step_pb2 import TextPart
+from fanfold.wire.ahead import PartsAhead
+from fanfold.wire.parts import spec_with_texts
+from fanfold.wire.pipeline import answer_from_proto
+from fanfold.wire.run import detail_from_proto
 from fanfold.wire.step import json_from_text
 from fanfold.wire.time import seconds_from_proto
 
@@ -82,7 +76,7 @@ class PipelineMethods(GeneratedServicer):
             caller = _Caller(self._checks, requests, call)
             async with background(caller.hear()):
                 while told := await call.source.read():
-                    for response in _responses(told, call.questions, takes_parts=opening.takes_parts):
+                    for response in pipeline_responses(told, call.questions, takes_parts=opening.takes_parts):
                         yield response
                 await caller.leave()
 
@@ -157,7 +151,8 @@ class _Caller:
         self._checks = checks
         self._requests = requests
         self._call = call
-        self._ahead = PartsAhead(TextField.PROMPT, TextField.OUTPUT_SCHEMA_JSON)
+        self._ahead = _parts_of_steps()
+        self._bytes_ahead = 0
         self._error: FanfoldError | None = None
         self._has_left = asyncio.Event()
 
@@ -166,20 +161,39 @@ class _Caller:
         reason = HUNG_UP
         try:
             async for request in self._requests:
-                if request.WhichOneof("message") == "part":
-                    self._ahead.add(request.part)
-                    self._checks.refuse_fat_step(self._ahead.size, path="step")
-                    continue
-                if request.WhichOneof("message") != "answers":
-                    raise InvalidArgument("nothing but answers may follow the items")
-                for message in request.answers.answers:
-                    self._call.questions.answer(message.id, _answer_of(self._checks, message, self._ahead.taken()))
+                match request.WhichOneof("message"):
+                    case "part":
+                        self._take_part(request.part)
+                    case "answers":
+                        for message in request.answers.answers:
+                            self._call.questions.answer(message.id, self._answer_of(message))
+                    case _:
+                        raise InvalidArgument("nothing but answers may follow the items")
         except FanfoldError as error:
             # Raised here, it would cancel the call, perhaps while it writes; then it could never be answered.
             self._error = error
             reason = f"its caller is wrong: {error.message}"
         self._call.hang_up(reason)
         self._has_left.set()
+
+    def _take_part(self, part: TextPart) -> None:
+        """Take a part of a text of the step that is answered next; nothing of one that is too large already."""
+        self._bytes_ahead += len(part.piece)
+        if not self._checks.may_hold_fat_step(self._bytes_ahead):
+            self._ahead.add(part)
+
+    def _answer_of(self, message: pb.StageAnswer) -> StageAnswer:
+        """The answer, with texts that came ahead of it; a wrong step is the stage's failure (C15)."""
+        ahead, self._ahead = self._ahead, _parts_of_steps()
+        size, self._bytes_ahead = message.step.ByteSize() + self._bytes_ahead, 0
+        try:
+            self._checks.refuse_fat_step(size, path="step")
+            answer = answer_from_proto(message)
+            if not isinstance(answer, AgentStepSpec):
+                return answer
+            return parse_spec(spec_with_texts(answer, ahead.taken()) if ahead else answer)
+        except InvalidArgument as error:
+            return StageFailure(error.message)
 
     async def leave(self) -> None:
         """Let the caller close its side first: a gRPC client that sends to an ended call takes that for its failure.
@@ -194,39 +208,5 @@ class _Caller:
             raise self._error
 
 
-def _answer_of(checks: RequestChecks, message: pb.StageAnswer, texts: Texts) -> StageAnswer:
-    """The answer, with texts that came ahead of it; a wrong step is the stage's failure (C15)."""
-    try:
-        checks.refuse_fat_step(message.step.ByteSize(), path="step")
-        answer = answer_from_proto(message)
-        if not isinstance(answer, AgentStepSpec):
-            return answer
-        return parse_spec(spec_with_texts(answer, texts) if texts else answer)
-    except InvalidArgument as error:
-        return StageFailure(error.message)
-
-
-def _responses(
-    told: Sequence[RunEvent | bytes | StageRequest], questions: Questions, *, takes_parts: bool
-) -> Iterator[pb.RunPipelineResponse]:
-    def messages_of(response: pb.RunPipelineResponse, one: RunEvent | bytes | StageRequest) -> Any:
-        return response.requests if isinstance(one, StageRequest) else response.events
-
-    def write(one: RunEvent | bytes | StageRequest, message: Any, large: LargeTexts) -> None:
-        if isinstance(one, StageRequest):
-            questions.sent(one)
-            request_to_proto(one, message, large)
-        else:
-            event_into(readable(one, RUN_TEXT_BYTES), message, large)
-
-    def add(one: RunEvent | bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
-        if isinstance(one, StageRequest):
-            questions.sent(one)
-            if one.previous is not None:
-                one = replace(one, previous=outcome_within(one.previous, RUN_WHOLE_BYTES))
-            return request_to_proto(one, response.requests.add())
-        return event_into(whole(one), response.events.add())
-
-    if takes_parts:
-        return batches_with_parts(told, pb.RunPipelineResponse, messages_of, write)
-    return batches(told, pb.RunPipelineResponse, add)
+def _parts_of_steps() -> PartsAhead:
+    return PartsAhead(TextField.PROMPT, TextField.OUTPUT_SCHEMA_JSON)

@@ -18,6 +18,11 @@ class RequestChecks:
         self._validator = validator
         self._limits = limits
 
+    @property
+    def run_bytes(self) -> int:
+        """Most bytes that the steps of one run may have, as far as they are held at the same time."""
+        return self._limits.run_bytes
+
     def refuse_oversize(self, steps: int, size: int) -> None:
         """Raise InvalidArgument as soon as a request that is still being read is too large; `size` in bytes."""
         limits = self._limits

@@ -11,12 +11,14 @@ from coordinator.combinators.pipeline import chains
 from coordinator.combinators.runner import StepKey, StepRunner
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.history import History
+from coordinator.runs.load import Load
 from coordinator.runs.questions import Questions
 from coordinator.runs.work import Listener
 from fanfold.errors import FanfoldError
 from fanfold.model.pipeline import StageFailure, StageRequest
 from fanfold.model.run import RunEvent, RunKind
 from fanfold.model.step import AgentStepSpec, StepOutcome
+from fanfold.parts import byte_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class PipelineWork:
         self._checks = checks
         self._owner = owner
         self._asked_for = 0
+        self._load = Load(checks.run_bytes)
 
     @property
     def total(self) -> int:
@@ -92,13 +95,15 @@ class PipelineWork:
             partial(self._ask, listener),
             on_event=listener.tell_step,
             on_stage_failed=listener.tell_stage_failed,
-            on_result=_let_go,
+            on_result=self._let_go,
             begin_at=partial(self._begin_at, history),
         )
 
     async def _ask(
         self, listener: Listener, index: int, stage: int, previous: StepOutcome | None
     ) -> AgentStepSpec | None:
+        self._load.drop(index)
+        await self._load.room()
         if previous is not None:
             await listener.until_told()  # a question tells the caller of the outcome before it
         spec = await self.questions.ask(index, stage, previous)
@@ -107,6 +112,7 @@ class PipelineWork:
                 await self._checks.check([spec], owner=self._owner, path="step")
             except FanfoldError as error:
                 raise StageFailure(error.message) from None
+            self._load.put(index, byte_size(spec.prompt))
             self._asked_for += 1
         return spec
 
@@ -116,6 +122,6 @@ class PipelineWork:
             return self._request.stages, outcome
         return stage + 1, outcome
 
-
-def _let_go(_index: int, _result: StepOutcome | None) -> None:
-    """The caller is told each outcome by its event; nothing here holds it any longer than that."""
+    def _let_go(self, index: int, _result: StepOutcome | None) -> None:
+        """The caller is told each outcome by its event; nothing here holds it any longer than that."""
+        self._load.drop(index)

@@ -70,6 +70,10 @@ class Questions:
                 for question in self._open.values():
                     question.stop_clock()
 
+    def is_open(self, request: StageRequest) -> bool:
+        """Whether a request is still to be answered."""
+        return request.id in self._open
+
     def sent(self, request: StageRequest) -> None:
         """A request is about to be sent: its time begins."""
         question = self._open.get(request.id)

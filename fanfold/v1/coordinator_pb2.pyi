@@ -290,7 +290,9 @@ class PipelineOpen(_message.Message):
     1,000 means 1,000.
     """
     takes_parts: _builtins.bool
-    """Whether the caller takes large outcomes in parts, also those of stage requests."""
+    """Whether the caller takes large outcomes in parts, also those of stage requests. To one who does not, a stage that
+    would be asked about an outcome of more than 3 MiB has failed.
+    """
     @_builtins.property
     def stage_timeout(self) -> _duration_pb2.Duration:
         """Longest time to answer one stage request, from when it is sent (C15). Unset means 30 seconds; at most a week."""

@@ -32,7 +32,7 @@ def batches_with_parts(
     elements: Iterable[Element],
     new_batch: Callable[[], Batch],
     messages_of: Callable[[Batch, Element], Any],
-    write: Callable[[Element, Any, LargeTexts], None],
+    write: Callable[[Element, Any, LargeTexts], object],
 ) -> Iterator[Batch]:
     """Messages with all elements in order, each large text of an element in parts right ahead of it.
 

@@ -103,11 +103,15 @@ def within(event: StepEvent, max_bytes: int) -> StepEvent:
     return event if outcome is event.outcome else replace(event, outcome=outcome)
 
 
+def size_of(outcome: StepOutcome) -> int:
+    """Bytes of an outcome's texts."""
+    structured = 0 if outcome.structured is None else len(json_to_text(outcome.structured).encode())
+    return byte_size(outcome.output) + structured
+
+
 def outcome_within(outcome: StepOutcome, max_bytes: int) -> StepOutcome:
     """The outcome if its texts have no more than so many bytes; else they are cut, and the step has failed by that."""
-    size = byte_size(outcome.output)
-    if outcome.structured is not None:
-        size += len(json_to_text(outcome.structured).encode())
+    size = size_of(outcome)
     if size <= max_bytes:
         return outcome
     why = f"the outcome has {size:,} bytes, and who reads it takes no parts and so at most {max_bytes:,}"
