@@ -137,9 +137,12 @@ def _before_of(token: str) -> tuple[datetime, str] | None:
         return None
     created_at, run_id = key_of_token(token, str, str)
     try:
-        return datetime.fromisoformat(created_at), run_id
+        instant = datetime.fromisoformat(created_at)
     except ValueError:
-        raise InvalidArgument.of_field("page_token", "must be a token that this method gave") from None
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise InvalidArgument.of_field("page_token", "must be a token that this method gave")
+    return instant, run_id
 
 
 def _token_of(run: Run) -> str:

@@ -37,6 +37,7 @@ def key_of_token(token: str, *kinds: type) -> tuple[Any, ...]:
     """
     try:
         key = json.loads(base64.b64decode(token, altchars=b"-_", validate=True))
+        json.dumps(key, ensure_ascii=False).encode()  # a lone surrogate can be escaped in JSON, and kept nowhere
     except (binascii.Error, ValueError, RecursionError):
         key = None
     if not isinstance(key, list) or [type(part) for part in key] != list(kinds):

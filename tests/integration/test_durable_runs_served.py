@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -91,6 +93,17 @@ async def test_pages_of_runs_go_on_where_they_ended(tmp_path: Path) -> None:
             if not (token := page.next_page_token):
                 break
         assert listed == ids[::-1]
+
+
+@pytest.mark.contract("C41")
+@pytest.mark.parametrize("key", [["2026-01-01T00:00:00", "run-1"], ["2026-01-01T00:00:00+00:00", "\ud800"]])
+async def test_a_page_token_that_was_made_up_is_refused(tmp_path: Path, key: list[str]) -> None:
+    token = base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+    async with coordinator_alone(journal=journal(tmp_path)) as serving, open_channel(serving.address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ListRuns(pb.ListRunsRequest(page_token=token))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.contract("C17")
