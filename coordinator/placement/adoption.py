@@ -15,7 +15,6 @@ from fanfold.model.step import FailureCode, StepOutcome
 from fanfold.ports import RunAdopted
 
 if TYPE_CHECKING:
-    from coordinator.placement.node import KnownNode
     from coordinator.placement.nodes import Nodes
 
 
@@ -26,7 +25,6 @@ class AdoptedExecution:
     It runs, or, if `has_ended`, its ending is kept on its node, and comes soon or is known.
     """
 
-    node: KnownNode
     execution: Execution
     name: ExecutionName
     has_ended: bool
@@ -38,11 +36,11 @@ class AdoptedExecution:
 
     def discard(self) -> None:
         """Its step does not ask for it: stop it, and have the node keep nothing of it."""
-        self.node.cancel(self.execution, "its step has no need of it any more")
+        self.execution.node.cancel(self.execution, "its step has no need of it any more")
 
     def leave(self) -> None:
         """The run is given up: the next holder may go on with it."""
-        self.node.leave(self.execution)
+        self.execution.node.leave(self.execution)
 
 
 async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeout: float) -> None:

@@ -6,11 +6,14 @@ import asyncio
 import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.scope import Scope
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent, Rejection
+
+if TYPE_CHECKING:
+    from coordinator.placement.node import KnownNode
 
 
 class ExecutionName(NamedTuple):
@@ -47,8 +50,8 @@ class ExecutionName(NamedTuple):
 
 def work_of(spec: AgentStepSpec) -> int:
     """A digest of what changes a step's work, its schema aside, which its outcome is held to in any case (C7)."""
-    asked = f"{spec.agent}\n{spec.max_steps}\n{spec.prompt}"
-    return zlib.crc32(asked.encode("utf-8", "surrogatepass"))
+    who = f"{spec.agent}\n{spec.max_steps}\n".encode("utf-8", "surrogatepass")
+    return zlib.crc32(spec.prompt.encode("utf-8", "surrogatepass"), zlib.crc32(who))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,16 @@ class Execution:
         "is_wanted",
         "is_withheld",
         "keeps",
+        "node",
         "started",
         "stop_at",
     )
 
-    def __init__(self, execution_id: str, agent: str = "", *, keeps: bool = False, has_place: bool = False) -> None:
+    def __init__(
+        self, node: KnownNode, execution_id: str, agent: str = "", *, keeps: bool = False, has_place: bool = False
+    ) -> None:
+        self.node = node
+        """Where it is now; a node may come back at another address."""
         self.execution_id = execution_id
         self.agent = agent
         self.keeps = keeps
@@ -118,6 +126,10 @@ class Execution:
             listener(self.started)
         if self._suspended_by:
             self.suspend(self._suspended_by)
+
+    def acknowledge(self) -> None:
+        """Nobody needs its ending any more."""
+        self.node.acknowledge(self.execution_id)
 
     def tell(self, event: StepEvent) -> None:
         """It got on."""

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from coordinator.budget import Reservation
 from coordinator.combinators.runner import StepKey
@@ -124,16 +123,16 @@ class MeshExecutor:
 
     async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome | None:
         """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
-        node, execution = adopted.node, adopted.execution
+        execution = adopted.execution
         execution.attend(attempt.tell, self._scope)
         with self._spending.adopt(spec) as reservation:
-            await self._wait(node, execution, reservation)
-            ending = await self._ending_of(execution, node, adopted.name.key, reservation)
+            await self._wait(execution, reservation)
+            ending = await self._ending_of(execution, adopted.name.key, reservation)
         if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
             attempt.handed_back(ending.usage)
             self._forget_endings(adopted.name.key)
             return None
-        return await self._accept(spec, node.node.name, ending)
+        return await self._accept(spec, execution.node.node.name, ending)
 
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
@@ -152,9 +151,9 @@ class MeshExecutor:
                     execution = await self._run_on(node, name, spec, attempt, reservation)
                 finally:
                     self._mesh.queue.release(node)
-                ending = await self._ending_of(execution, node, key.name, reservation)
+                ending = await self._ending_of(execution, key.name, reservation)
             if not isinstance(ending, Rejection):
-                return await self._accept(spec, node.node.name, ending)
+                return await self._accept(spec, execution.node.node.name, ending)
             attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:
                 return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
@@ -183,14 +182,14 @@ class MeshExecutor:
         )
         self._scope.hold.check()
         execution = node.execute(start, attempt.tell, self._scope)
-        await self._wait(node, execution, reservation)
+        await self._wait(execution, reservation)
         return execution
 
-    async def _wait(self, node: KnownNode, execution: Execution, reservation: Reservation) -> None:
+    async def _wait(self, execution: Execution, reservation: Reservation) -> None:
         try:
             await execution.wait()
         except asyncio.CancelledError:
-            self._part_with(node, execution)
+            self._part_with(execution)
             if not self._scope.hold.is_given_up:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._mesh.cancel_wait):
@@ -199,31 +198,31 @@ class MeshExecutor:
         finally:
             self._spending.charge(reservation, execution.ending)
 
-    async def _ending_of(self, execution: Execution, node: KnownNode, key: str, reservation: Reservation) -> Ending:
+    async def _ending_of(self, execution: Execution, key: str, reservation: Reservation) -> Ending:
         """How an execution left its node, which keeps an outcome until it is durable, if it ever is to be."""
-        ending = execution.ending or await self._take_ending(node, execution)
+        ending = execution.ending or await self._take_ending(execution)
         self._spending.charge(reservation, ending)
         if self._scope.receipts is not None and isinstance(ending, StepOutcome):
-            self._scope.receipts.add(key, partial(node.acknowledge, execution.execution_id))
+            self._scope.receipts.add(key, execution.acknowledge)
         return ending
 
-    async def _take_ending(self, node: KnownNode, execution: Execution) -> Ending:
+    async def _take_ending(self, execution: Execution) -> Ending:
         """Have a large ending come when the run's caller is ready for it; the step's place is another's meanwhile."""
         try:
             async with self._scope.pace.turn(self._scope.waiting):
-                node.want(execution)
+                execution.node.want(execution)
                 await execution.wait()
         except asyncio.CancelledError:
-            self._part_with(node, execution)
+            self._part_with(execution)
             raise
         assert execution.ending is not None
         return execution.ending
 
-    def _part_with(self, node: KnownNode, execution: Execution) -> None:
+    def _part_with(self, execution: Execution) -> None:
         if self._scope.hold.is_given_up:
-            node.leave(execution)
+            execution.node.leave(execution)
         else:
-            node.cancel(execution, "the run was cancelled")
+            execution.node.cancel(execution, "the run was cancelled")
 
     def _forget_endings(self, key: str) -> None:
         """Have nodes keep nothing of the step's attempts so far."""

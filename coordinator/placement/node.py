@@ -71,7 +71,7 @@ class KnownNode:
         self._foreign = 0
         self._full_until = 0.0
         self._executions: dict[str, Execution] = {}
-        self._taken: set[str] = set()
+        self._taken: dict[str, Execution] = {}
         """Executions whose ending has arrived and is to stay on the node until it is acknowledged."""
         self.admit: Callable[[KnownNode, Node], None] = lambda _known, _node: None
         """Raises FanfoldError when a node that has answered is not to be used."""
@@ -132,7 +132,7 @@ class KnownNode:
 
     def execute(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
-        execution = Execution(start.execution_id, start.spec.agent, keeps=scope.receipts is not None)
+        execution = Execution(self, start.execution_id, start.spec.agent, keeps=scope.receipts is not None)
         execution.attend(listener, scope)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
@@ -168,7 +168,7 @@ class KnownNode:
 
     def acknowledge(self, execution_id: str) -> None:
         """Tell the node that nobody needs an ending any more."""
-        self._taken.discard(execution_id)
+        self._taken.pop(execution_id, None)
         if self._link is not None:
             self._link.acknowledge(execution_id)
             self._finish_if_drained()
@@ -188,6 +188,17 @@ class KnownNode:
         for execution_id in list(self._executions):
             self._lose(execution_id)
 
+    def inherit(self, other: KnownNode) -> None:
+        """Take over what is on the node, which answers here now and not at the other's address."""
+        for execution in (*other._executions.values(), *other._taken.values()):
+            execution.node = self
+            if execution.has_place:
+                other.in_flight -= 1
+                self.in_flight += 1
+        self._executions, other._executions = other._executions, {}
+        self._taken, other._taken = other._taken, {}
+        self.node = other.node
+
     # What the link tells.
 
     def welcomed(self, node: Node, link: NodeLink, held: frozenset[str]) -> None:
@@ -197,7 +208,7 @@ class KnownNode:
             still = held if node.boot_id == self.node.boot_id else frozenset()
             for execution_id in set(self._executions) - still:
                 self._lose(execution_id)
-            self._taken &= still
+            self._taken = {each: execution for each, execution in self._taken.items() if each in still}
         self._welcomes += 1
         self.node = node
         self._link = link
@@ -233,7 +244,7 @@ class KnownNode:
             if adoption is None or name is None:  # asked too long ago, or not one of ours
                 self.leave(execution)
             else:
-                held.append(AdoptedExecution(self, execution, name, execution_id in adopted.ended))
+                held.append(AdoptedExecution(execution, name, execution_id in adopted.ended))
         if adoption is not None and adopted.stale:
             adoption.refused()
         elif adoption is not None:
@@ -244,7 +255,7 @@ class KnownNode:
         execution = self._executions.get(execution_id)
         if isinstance(event, StepEnded):
             if execution is not None and execution.keeps:
-                self._taken.add(execution_id)
+                self._taken[execution_id] = execution
             else:
                 self._acknowledge_unless_kept(execution_id)
             self._end(execution_id, event.outcome)
@@ -315,8 +326,8 @@ class KnownNode:
     def _take_in(self, execution_id: str) -> Execution:
         """Keep count of an execution that runs there already, or has ended."""
         former = self._executions.get(execution_id)
-        execution = self._executions[execution_id] = Execution(execution_id, keeps=True, has_place=True)
-        self._taken.discard(execution_id)
+        execution = self._executions[execution_id] = Execution(self, execution_id, keeps=True, has_place=True)
+        self._taken.pop(execution_id, None)
         self.in_flight += 1
         self._foreign = max(0, self._foreign - 1)
         if former is not None:  # of this run, when it was held here with an older epoch

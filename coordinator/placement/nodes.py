@@ -174,7 +174,10 @@ class Nodes:
         self._changed(known, Change.OFFER)
 
     def _admit(self, known: KnownNode, node: Node) -> None:
-        """Refuse a second link to a node, and take a new life of one as proof that the former is over."""
+        """Refuse a second link to a node, and take a new life of one as proof that the former is over.
+
+        The same life at another address keeps what it holds, as its leases are renewed from there now (F2).
+        """
         for other in self:
             if other is known or other.node.name != node.name:
                 continue
@@ -184,6 +187,8 @@ class Nodes:
                 raise FailedPrecondition(f"{what} linked at {other.address}")
             if other.node.boot_id != node.boot_id:
                 other.proved_dead()
+            elif not known.holds_executions():
+                known.inherit(other)
 
     def _changed(self, known: KnownNode, change: Change) -> None:
         self._hint = sum(each.hint() for each in self)

@@ -73,6 +73,8 @@ class FakeNode:
         self.links: list[FakeLink] = []
         self.held: frozenset[str] = frozenset()
         self.up = asyncio.Event()
+        self.address = "x:1"
+        """Where it answers, and nowhere else."""
         self._listener: LinkListener | None = None
         self._end: asyncio.Future[FanfoldError] | None = None
 
@@ -88,6 +90,8 @@ class FakeNode:
 
     async def hold_link(self, address: str, listener: LinkListener) -> None:
         await self.up.wait()
+        if address != self.address:
+            raise Unavailable("nobody there")
         agent = Agent(name="a", description="d", kind=AgentKind.LLM, isolation=Isolation.SHARED, uses_model=True)
         status = NodeStatus(concurrency_hint=4, max_concurrent_steps=4)
         node = Node(name="n", boot_id="b", agents=(agent,), status=status)
@@ -242,7 +246,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_left_to_the_next_hold
 async def test_an_answer_in_the_same_turn_as_the_end_of_the_wait_is_left_to_the_next_holder(setting: Setting) -> None:
     adoption = Adoption(RUN, 2)
     adoption.answered([])
-    adoption.answered([AdoptedExecution(setting.known, Execution(FIRST), ExecutionName(1, 1, 1, "a"), False)])
+    adoption.answered([AdoptedExecution(Execution(setting.known, FIRST), ExecutionName(1, 1, 1, "a"), False)])
     assert await adoption.wait() == []
     assert setting.node.link.cancels == [(FIRST, LEASE)]
 
@@ -438,3 +442,42 @@ async def test_a_run_that_is_given_up_leaves_what_goes_on_to_be_charged_by_the_n
     step.cancel()
     await asyncio.wait({step})
     assert budget.spent == 0
+
+
+@pytest.mark.contract("F2")
+async def test_a_node_that_comes_back_at_another_address_keeps_what_runs_there(setting: Setting) -> None:
+    scope, node = journaled(), setting.node
+    steps = [begin(setting.mesh.executor(scope), key) for key in "abc"]
+    await asyncio.sleep(0.01)
+    runs, ended, gone = (start.execution_id for start in node.link.starts)
+    node.end(ended)
+    await setting.no_link()
+    node.address = "y:1"
+    setting.nodes.want("y:1")
+    node.held = frozenset({runs, ended})
+    await until_links(setting, 2)
+    await asyncio.sleep(1.5 * CERTAINTY)  # its lease is renewed from there, so nothing ends with it
+    assert not steps[0].done()
+    node.end(ended)
+    assert node.link.acknowledged == [], "it is not durable yet"
+    node.end(runs)
+    assert (await steps[0]).success
+    assert scope.receipts is not None
+    for key in "ab":
+        scope.receipts.settled(key)
+    assert sorted(node.link.acknowledged) == sorted([runs, ended])
+    again = [start for start in node.link.starts if start.spec.task_id == "c"]
+    assert [ExecutionName.of_id(start.execution_id, RUN) for start in again] == [
+        ExecutionName(2, 2, 1, "c", work_of(again[0].spec))
+    ], "what it holds no more is tried again"
+    assert gone.startswith(f"{RUN}/c/2.1.1.")
+    node.end(again[0].execution_id)
+    await asyncio.gather(*steps)
+    assert [known.in_flight for known in setting.nodes] == [0, 0]
+
+
+async def until_links(setting: Setting, count: int) -> None:
+    setting.node.up.set()
+    async with asyncio.timeout(5):
+        while len(setting.node.links) < count:
+            await asyncio.sleep(0.001)

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from coordinator.placement.adoption import Adoptions
 from coordinator.placement.execution import Execution, Lost
 from coordinator.placement.mesh import Mesh
-from coordinator.placement.node import KnownNode
+from coordinator.placement.node import NO_LEASES, KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Scope
@@ -153,7 +154,7 @@ async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
 
 
 async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancelled() -> None:
-    one = Execution("e")
+    one = Execution(KnownNode("n", lambda _node, _change: None, NO_LEASES, Adoptions()), "e")
     first = asyncio.create_task(one.wait())
     await asyncio.sleep(0)
     first.cancel()
@@ -164,7 +165,7 @@ async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancel
 
 
 async def test_the_first_word_on_how_an_execution_ended_counts() -> None:
-    one = Execution("e")
+    one = Execution(KnownNode("n", lambda _node, _change: None, NO_LEASES, Adoptions()), "e")
     one.end(DONE)
     one.end(Lost("n", StepStarted(task_id="t", time=NOW)))
     assert await one.wait() is DONE
