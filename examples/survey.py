@@ -15,7 +15,7 @@ from fanfold.cli.exits import tell_error
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.outcomes import View, show_outcomes, summary
 from fanfold.cli.output import tell
-from fanfold.cli.parallel import FanOut
+from fanfold.cli.parallel import FanOut, Order
 from fanfold.model.run import ParallelResult
 from fanfold.model.step import AgentStepSpec
 
@@ -45,7 +45,7 @@ async def survey(plan: Plan) -> ParallelResult:
     tell(f"Starting a coordinator, a job registry and {plan.nodes} nodes on this machine ...")
     async with EmbeddedMesh(plan) as mesh:
         tell(f"Running {len(STEPS)} steps at once in {plan.workspace} ...\n")
-        return await FanOut(STEPS).run(server=mesh.server)
+        return await FanOut(STEPS, Order(server=mesh.server)).run()
 
 
 def main() -> int:

@@ -73,13 +73,14 @@ class Account:
                 return
         number = 0 if isinstance(event, StepProgressed) else self.log.next_number()
         name = self._work.name_of(position, stage, event.task_id)
+        recalled = self.recall.is_recalled(name)
         told = RunStepEvent(
             sequence=number,
-            time=event.time,
+            time=datetime.now(UTC) if recalled else event.time,
             index=position,
             stage=stage,
             event=event,
-            recalled=self.recall.is_recalled(name),
+            recalled=recalled,
             budget_spent=self._budget.spent if self._budget and isinstance(event, StepEnded) else None,
         )
         entry = Entry(number, event_to_bytes(told), isinstance(event, StepEnded))
@@ -109,6 +110,7 @@ class Account:
     async def tell_end(self, state: RunState, reason: str) -> None:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
         now = datetime.now(UTC)
+        self._running = 0  # those that were cancelled do not tell their end
         entry = self._entry(RunEnded, run=self.view(state, now, reason))
         done = state is RunState.COMPLETED and self.all_succeeded
         await self.log.finish(entry, self.standing(state, reason, forget_records=done))

@@ -95,6 +95,7 @@ class AttachedRun:
                 state = await self._until_ended(executor)
         finally:
             log.info(f"run {state}", succeeded=self._succeeded, failed=self._failed)
+        self._running = 0  # those that were cancelled do not tell their end
         self._push(RunEnded, run=self._run(state, datetime.now(UTC)))
 
     async def _until_ended(self, executor: AgentExecutor) -> RunState:

@@ -18,7 +18,7 @@ _CHUNK = 500
 
 
 async def checkpoint_of(journal: Journal, owner: str, workflow_id: str) -> WorkflowCheckpoint:
-    """The checkpoint of a workflow. Raises NotFound if nothing is recorded."""
+    """The checkpoint of a workflow, its records by key. Raises NotFound if nothing is recorded."""
     records: list[StepRecord] = []
     for position, record in enumerate(await journal.records(owner, workflow_id)):
         outcome = outcome_of(record)
@@ -28,6 +28,7 @@ async def checkpoint_of(journal: Journal, owner: str, workflow_id: str) -> Workf
             await asyncio.sleep(0)
     if not records:
         raise NotFound(f"no checkpoint of a workflow {workflow_id!r} is kept")
+    records.sort(key=lambda record: record.key)
     ends = [record.outcome.ended_at for record in records if record.outcome.ended_at is not None]
     return WorkflowCheckpoint(workflow_id=workflow_id, records=records, updated_at=max(ends, default=None))
 

@@ -8,18 +8,19 @@ from contextlib import asynccontextmanager
 from fanfold.errors import FanfoldError, InternalError, Unavailable, Unimplemented
 from fanfold.rpc.status import NOT_GRPC
 from fanfold.sdk.mesh import Mesh
+from fanfold.sdk.runs import RECONNECT_TIMEOUT
 
 NOT_A_COORDINATOR = "NOT_A_COORDINATOR"
 
 
 @asynccontextmanager
-async def connected(server: str | None) -> AsyncIterator[Mesh]:
+async def connected(server: str | None, *, reconnect_timeout: float = RECONNECT_TIMEOUT) -> AsyncIterator[Mesh]:
     """The mesh of the coordinators at `server`, or of those that the settings name.
 
     Raises:
         Unavailable: there is nothing, or something that is no coordinator.
     """
-    async with Mesh(server) as mesh:
+    async with Mesh(server, reconnect_timeout=reconnect_timeout) as mesh:
         try:
             yield mesh
         except (InternalError, Unavailable, Unimplemented) as error:
@@ -30,10 +31,13 @@ async def connected(server: str | None) -> AsyncIterator[Mesh]:
 
 async def _is_foreign(error: FanfoldError, mesh: Mesh) -> bool:
     """Whether `error` comes from what does not know the methods that every coordinator has."""
-    if isinstance(error, InternalError):
-        # A stream that is refused while it is written to may end so; one small question gets a clear answer.
+    if isinstance(error, InternalError | Unimplemented):
+        # A stream that is refused while it is written to may end so, and what a coordinator does not have yet;
+        # one small question gets a clear answer.
         try:
             await mesh.nodes()
         except FanfoldError as answer:
             error = answer
+        else:
+            return False
     return isinstance(error, Unimplemented) or error.reason == NOT_GRPC

@@ -49,7 +49,7 @@ class Plan:
     """What an embedded mesh is to be like."""
 
     data_dir: Path
-    """Where configurations and logs go; made if it is not there."""
+    """Where configurations, logs and the journal of runs go; made if it is not there."""
     workspace: Path = Path()
     """The folder that steps work in."""
     agents: Path | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from fanfold.cli.exits import Interrupted
@@ -13,21 +13,28 @@ from fanfold.rpc.signals import SIGNALS
 _Result = TypeVar("_Result")
 
 
-def run_interruptibly(main: Coroutine[Any, Any, _Result]) -> _Result:
+def _say_nothing() -> None: ...
+
+
+def run_interruptibly(main: Coroutine[Any, Any, _Result], on_interrupt: Callable[[], None] = _say_nothing) -> _Result:
     """Run `main` to its end. SIGINT and SIGTERM cancel it, each further one cancels its cleaning up.
+
+    `on_interrupt` is called at the first signal.
 
     Raises:
         Interrupted: it was cancelled by a signal, and has ended.
     """
-    return run(_interruptible(main))
+    return run(_interruptible(main, on_interrupt))
 
 
-async def _interruptible(main: Coroutine[Any, Any, _Result]) -> _Result:
+async def _interruptible(main: Coroutine[Any, Any, _Result], on_interrupt: Callable[[], None]) -> _Result:
     loop = asyncio.get_running_loop()
     working = asyncio.ensure_future(main)
     received: list[int] = []
 
     def interrupt(number: int) -> None:
+        if not received:
+            on_interrupt()
         received.append(number)
         working.cancel()
 

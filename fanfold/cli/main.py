@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 import fanfold
-from fanfold.cli import exits
+from fanfold.cli import checkpoint_commands, exits, run_commands
+from fanfold.cli.options import Anchors, Budget, Full, Json, Quiet, RequestId, Server
 
 app = typer.Typer(
     name="fanfold",
@@ -23,13 +24,10 @@ app = typer.Typer(
     epilog="Example: fanfold up --enable-shell",
 )
 serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
+app.add_typer(run_commands.app, name="runs", help="See the runs of a mesh, watch and cancel them.")
+app.add_typer(checkpoint_commands.app, name="checkpoint", help="Move a workflow from one mesh to another.")
 app.add_typer(serve_app, name="serve", help="Run one service of a mesh.")
 
-Server = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="The coordinator. Default: FANFOLD_SERVER, else 127.0.0.1:7400."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings, in YAML or TOML.")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")]
 MetricsListen = Annotated[
@@ -83,7 +81,8 @@ def fanfold_command(
 @app.command(epilog="Example: fanfold up --workspace ~/project --agents ~/project/agents --nodes 4")
 def up(
     data_dir: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder for configurations and logs; made if it is not there.")
+        Path,
+        typer.Option(file_okay=False, help="Folder for settings, logs and runs; made if it is not there."),
     ] = Path(".fanfold"),
     workspace: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder that steps work in.")] = Path(
         "."
@@ -121,8 +120,8 @@ def up(
     )
 
 
-@app.command(epilog="Example: fanfold parallel steps.yaml --json > outcomes.json")
-def parallel(
+@app.command(epilog="Example: fanfold parallel steps.yaml --workflow-id release-audit")
+def parallel(  # noqa: PLR0913, PLR0917 - options of a command
     specs: Annotated[
         str,
         typer.Argument(
@@ -131,30 +130,56 @@ def parallel(
             show_default=False,
         ),
     ],
+    workflow_id: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Record steps that succeed under this name: resumable.", show_default=False),
+    ] = "",
+    budget: Budget = None,
+    request_id: RequestId = "",
     server: Server = None,
     as_json: Json = False,
-    full: Annotated[bool, typer.Option("--full", help="Print each step's whole output below the table.")] = False,
-    anchors: Annotated[
-        bool, typer.Option("--anchors", help="Show in a column which files and pages each step read from.")
-    ] = False,
-    budget: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="TOKENS", help="Model tokens that all steps together may spend. Default: any."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")] = False,
+    full: Full = False,
+    anchors: Anchors = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run steps at the same time, and wait for all of them.
 
     SPECS is a list of steps, or has one under `steps`. A step has task_id, agent,
     description and prompt, and if need be max_steps, output_schema and policy.
-    One that fails touches no other; the exit code is then 1. When the run is broken
-    off, by Ctrl-C for example, what had come of it until then is printed all the same.
+    One that fails touches no other; the exit code is then 1. When the run is
+    broken off, by Ctrl-C for example, what had come of it is printed all the same.
+
+    With --workflow-id the run outlives its coordinator, and a later one runs only
+    what is not recorded: new, changed and failed steps.
     """
     from fanfold.cli.outcomes import View
-    from fanfold.cli.parallel import parallel
+    from fanfold.cli.parallel import Order, parallel
 
-    view = View(as_json=as_json, full=full, anchors=anchors)
-    if not parallel(specs, server=server, view=view, quiet=quiet, budget_tokens=budget):
+    order = Order(server=server, workflow_id=workflow_id, budget_tokens=budget, request_id=request_id)
+    if not parallel(specs, order, View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
+        raise typer.Exit(exits.FAILED)
+
+
+@app.command(epilog="Example: fanfold resume release-audit")
+def resume(
+    workflow_id: Annotated[str, typer.Argument(metavar="ID", help="The workflow.", show_default=False)],
+    budget: Budget = None,
+    request_id: RequestId = "",
+    server: Server = None,
+    as_json: Json = False,
+    full: Full = False,
+    anchors: Anchors = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run again what a workflow was last asked for, but for the steps that are recorded.
+
+    Prints what `fanfold parallel` prints.
+    """
+    from fanfold.cli.outcomes import View
+    from fanfold.cli.parallel import Order, resume
+
+    order = Order(server=server, workflow_id=workflow_id, budget_tokens=budget, request_id=request_id)
+    if not resume(order, View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
         raise typer.Exit(exits.FAILED)
 
 

@@ -61,13 +61,19 @@ def outcome_table(outcomes: Sequence[StepOutcome], *, anchors: bool = False) -> 
     return rows
 
 
-def full_output(outcome: StepOutcome) -> Iterator[str]:
-    """A heading, why the step failed if it did, and all that it put out."""
+def full_output(outcome: StepOutcome, *, tail: int | None = None) -> Iterator[str]:
+    """A heading, why the step failed if it did, and all that it put out; with `tail` the last so many lines of it."""
     yield ""
     yield printable(f"== {outcome.task_id}: {outcome.agent}, {_status(outcome).text} ==")
     if outcome.failure is not None:
-        yield printable(outcome.failure.message)
-    yield from printable_lines(outcome.output)
+        yield from printable_lines(outcome.failure.message)
+    lines = printable_lines(outcome.output)
+    if outcome.failure is not None and lines:
+        yield "output:"
+    shown = lines if tail is None else lines[-tail:]
+    if len(shown) < len(lines):
+        yield f"... ({len(lines) - len(shown):,} lines before)"
+    yield from shown
 
 
 def failures(outcomes: Sequence[StepOutcome]) -> list[str]:
@@ -86,10 +92,13 @@ def spent_of(budget: Budget) -> str:
 
 def summary(outcomes: Sequence[StepOutcome], budget: Budget | None = None) -> str:
     """As "7 steps: 6 ok, 1 failed (BUDGET_EXHAUSTED); 900 of 1,000 tokens spent, 1 step refused"."""
-    if budget is None:
-        return _counts(outcomes)
+    return _counts(outcomes) if budget is None else f"{_counts(outcomes)}; {budget_in_words(budget)}"
+
+
+def budget_in_words(budget: Budget) -> str:
+    """As "900 of 1,000 tokens spent, 1 step refused"."""
     refused = f", {_steps(budget.refused_steps)} refused" if budget.refused_steps else ""
-    return f"{_counts(outcomes)}; {spent_of(budget)}{refused}"
+    return f"{spent_of(budget)}{refused}"
 
 
 def _counts(outcomes: Sequence[StepOutcome]) -> str:

@@ -14,6 +14,9 @@ from rich.text import Text
 from fanfold.cli.exits import OutputClosed
 from fanfold.cli.tables import GAP, Table
 
+JSON_ENCODING = "utf-8"
+"""JSON is UTF-8 whatever the locale."""
+
 
 def terminal_width() -> int | None:
     """How many columns standard output has; None where it is no terminal, and a line as long as it is."""
@@ -38,9 +41,9 @@ def show_lines(lines: Iterable[str], style: str = "") -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
-def show_text(lines: Iterable[str]) -> None:
-    """Print lines as they are. Raises OutputClosed."""
-    _write("".join(f"{line}\n" for line in lines))
+def show_text(lines: Iterable[str], encoding: str = "") -> None:
+    """Print lines as they are, in the terminal's encoding if none is given. Raises OutputClosed."""
+    _write("".join(f"{line}\n" for line in lines), encoding)
 
 
 def show_json(name: str, items: Iterable[Mapping[str, Any]], more: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +51,17 @@ def show_json(name: str, items: Iterable[Mapping[str, Any]], more: Mapping[str, 
     lines = ",\n".join(f"  {json.dumps(item, ensure_ascii=False)}" for item in items)
     members = [f'"{name}": [\n{lines}\n]' if lines else f'"{name}": []']
     members += [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in (more or {}).items()]
-    _write(f"{{{', '.join(members)}}}\n", "utf-8")  # JSON is UTF-8 whatever the locale
+    _write(f"{{{', '.join(members)}}}\n", JSON_ENCODING)
+
+
+def show_document(document: Mapping[str, Any]) -> None:
+    """Print one JSON document. Raises OutputClosed."""
+    _write(json.dumps(document, ensure_ascii=False, indent=2) + "\n", JSON_ENCODING)
+
+
+def show_json_line(item: Mapping[str, Any]) -> None:
+    """Print a JSON document as one line, at once. Raises OutputClosed."""
+    _write(json.dumps(item, ensure_ascii=False) + "\n", JSON_ENCODING)
 
 
 def tell(message: str, style: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
@@ -55,13 +55,20 @@ class Tally:
     """Where the steps of one fan-out are, by their events."""
 
     def __init__(
-        self, total: int, waiting_on: Callable[[], str] = str, budget: Callable[[], Budget | None] = lambda: None
+        self,
+        total: int,
+        *,
+        waiting_on: Callable[[], str] = str,
+        budget: Callable[[], Budget | None] = lambda: None,
+        recalled: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.total = total
         self.waiting_on = waiting_on
         """What all of them wait on, in words, while nothing moves (C42)."""
         self.budget = budget
         """What may be spent, and what was, if there is a budget (C13)."""
+        self.recalled = recalled
+        """Those that were answered from their records, and not run again (C16)."""
         self.succeeded = 0
         self.failed = 0
         self.running: dict[str, _Running] = {}
@@ -172,6 +179,8 @@ def _cut(text: str, style: str = "") -> Text:
 
 
 def _counts(tally: Tally) -> str:
+    recalled = len(tally.recalled())
+    recorded = f" ({recalled:,} recorded before)" if recalled else ""
     failed = f", {tally.failed:,} failed" if tally.failed else ""
     waiting = tally.total - tally.ended - len(tally.running)
     waits = f", {waiting:,} waiting" if waiting else ""
@@ -179,7 +188,10 @@ def _counts(tally: Tally) -> str:
     spent = f"; {spent_of(budget)}" if budget else ""
     reason = tally.waiting_on()
     because = f"; waiting for {reason}" if reason else ""
-    return f"{tally.ended:,} of {tally.total:,} done{failed}, {len(tally.running):,} running{waits}{spent}{because}"
+    return (
+        f"{tally.ended:,} of {tally.total:,} done{recorded}{failed}, {len(tally.running):,} running"
+        f"{waits}{spent}{because}"
+    )
 
 
 def _since(moment: float) -> str:

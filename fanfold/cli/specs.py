@@ -7,13 +7,13 @@ the limit.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fanfold.cli.forms import Content, Lines, Wrong, read_json, read_json_lines
+from fanfold.cli.sources import name_of, read_text
 from fanfold.cli.yaml_form import read_yaml
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.step import AgentStepSpec
@@ -21,8 +21,6 @@ from fanfold.model.validation import parse_specs
 
 MAX_BYTES = 256 * 2**20
 """Most bytes that are read."""
-
-STANDARD_INPUT = "-"
 
 _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".yaml": "yaml", ".yml": "yaml"}
 _READERS: Mapping[str, Callable[[str], Content]] = {"json": read_json, "jsonl": read_json_lines, "yaml": read_yaml}
@@ -49,10 +47,10 @@ def read_steps(source: str) -> Steps:
     Raises:
         InvalidArgument: it cannot be read, or something in it is wrong; names every place.
     """
-    name = "standard input" if source == STANDARD_INPUT else source
+    name = name_of(source)
     try:
         form = _form_by_name(source)
-        text = _decoded(_read(source))
+        text = read_text(source, MAX_BYTES)
         content = _READERS[form or _form_of(text)](text)
     except Wrong as wrong:
         raise InvalidArgument(f"{name}{wrong.place}: {wrong.what}") from None
@@ -67,30 +65,6 @@ def _form_by_name(source: str) -> str | None:
     if suffix and suffix not in _SUFFIXES:
         raise Wrong(f"a file of steps is called {' '.join(_SUFFIXES)}, not {suffix}; - reads standard input")
     return _SUFFIXES.get(suffix)
-
-
-def _read(source: str) -> bytes:
-    try:
-        if source == STANDARD_INPUT:
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with open(source, "rb") as file:
-                data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise Wrong(error.strerror or "cannot be read") from None
-    if len(data) > MAX_BYTES:
-        raise Wrong(f"must be at most {MAX_BYTES // 2**20} MiB")
-    return data
-
-
-def _decoded(data: bytes) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Wrong("must be UTF-8", data.count(b"\n", 0, error.start) + 1) from None
-    if not text.strip():
-        raise Wrong("is empty")
-    return text
 
 
 def _form_of(text: str) -> str:

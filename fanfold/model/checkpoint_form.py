@@ -20,7 +20,7 @@ from fanfold.errors import FailedPrecondition, FieldViolation, InvalidArgument
 from fanfold.model.checkpoint import CHECKPOINT_VERSION, StepRecord, WorkflowCheckpoint
 from fanfold.model.checks import Identifier, Must, Text, WorkflowId
 from fanfold.model.step import FORBID_EXTRA, StepOutcome
-from fanfold.model.validation import outcome_to_json, violations_of
+from fanfold.model.validation import outcome_to_json, time_to_json, violations_of
 
 _PATH = "checkpoint"
 _SHA_256 = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +53,7 @@ def checkpoint_to_json(checkpoint: WorkflowCheckpoint) -> dict[str, Any]:
     return {
         "schema_version": checkpoint.schema_version,
         "workflow_id": checkpoint.workflow_id,
-        "updated_at": _time_form(checkpoint.updated_at),
+        "updated_at": checkpoint.updated_at and time_to_json(checkpoint.updated_at),
         "records": [
             {
                 "key": record.key,
@@ -157,7 +157,3 @@ def _refuse_bytes(form: Mapping[str, Any]) -> None:
         outcome = record.get("outcome") if isinstance(record, Mapping) else None
         if isinstance(outcome, Mapping) and "unknown_fields" in outcome:
             raise InvalidArgument.of_field(f"{_PATH}.records[{index}].outcome.unknown_fields", "unknown field")
-
-
-def _time_form(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat().replace("+00:00", "Z")

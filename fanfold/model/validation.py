@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
 
@@ -160,6 +161,12 @@ def node_view_to_json(view: NodeView) -> dict[str, Any]:
     """The JSON form of a node as the coordinator sees it: snake_case names, lower-case states, times in RFC 3339."""
     form: dict[str, Any] = _adapter(NodeView).dump_python(view, mode="json")
     return form
+
+
+def time_to_json(time: datetime) -> str:
+    """The JSON form of a time, which is RFC 3339."""
+    text: str = _adapter(datetime).dump_python(time, mode="json")
+    return text
 
 
 def outcome_from_json(form: Mapping[str, Any]) -> StepOutcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from fanfold.clients.coordinator import Bookmark, CoordinatorClient, Terms
@@ -35,13 +35,13 @@ class ParallelRun(MeshRun[StepEvent, ParallelResult]):
         self._given = specs
         self._as_before = as_before
         self._specs: list[AgentStepSpec] = []
-        self._recalled: dict[int, str] = {}
+        self._recalled: dict[str, None] = {}
         self._known: frozenset[int] = frozenset()
 
     @property
-    def recalled(self) -> frozenset[str]:
-        """Task ids of the steps that were answered from their records, and not run again (C16)."""
-        return frozenset(self._recalled.values())
+    def recalled(self) -> Set[str]:
+        """Task ids of the steps that were answered from their records so far, and not run again (C16)."""
+        return self._recalled.keys()
 
     def _check(self) -> int:
         self._specs = parse_specs(self._given)
@@ -62,7 +62,7 @@ class ParallelRun(MeshRun[StepEvent, ParallelResult]):
                 index for index, outcome in enumerate(self._outcomes) if outcome is not None and outcome.success
             )
         elif isinstance(run_event, RunStepEvent) and run_event.recalled and run_event.index not in self._known:
-            self._recalled[run_event.index] = run_event.event.task_id
+            self._recalled[run_event.event.task_id] = None
         super()._keep(run_event)
 
     def _told(self, run_event: RunEvent) -> StepEvent | None:

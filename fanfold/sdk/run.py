@@ -125,9 +125,11 @@ class MeshRun(ABC, Generic[Event, Result]):
                         self._on_event(event)
                     yield event
         finally:
-            if not self.has_ended and not self._is_lost and stream.has_begun:
-                await self._stop(stream)
-            await stream.close()
+            try:
+                if not self.has_ended and not self._is_lost and stream.has_begun:
+                    await self._stop(stream)
+            finally:
+                await stream.close()
         self._result = self._conclude()
 
     async def _stop(self, stream: RunStream) -> None:

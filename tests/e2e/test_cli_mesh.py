@@ -7,12 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,104 +16,21 @@ from typing import Any
 import psutil
 import pytest
 
-FANFOLD = (sys.executable, "-m", "fanfold.cli")
-DEADLINE = 30.0
-"""Seconds until a condition that a test waits for is taken to fail."""
+from support.command import (
+    DEADLINE,
+    FANFOLD,
+    Up,
+    begun_parallel,
+    environment,
+    fanfold,
+    living,
+    started,
+    steps,
+    until,
+    with_argument,
+)
 
 pytestmark = pytest.mark.process
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """A running `fanfold up`."""
-
-    process: subprocess.Popen[str]
-    table: str
-    data_dir: Path
-    workspace: Path
-
-    @property
-    def server(self) -> str:
-        return self.address_of("coordinator")
-
-    def address_of(self, service: str) -> str:
-        return next(line.split()[1] for line in self.table.splitlines() if line.startswith(f"{service} "))
-
-    def processes(self) -> list[psutil.Process]:
-        """All processes that belong to it, its own left out."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-
-def environment(server: str = "") -> dict[str, str]:
-    return {**os.environ, "FANFOLD_SERVER": server, "FANFOLD_NODE__STEP__STOP_GRACE": "1"}
-
-
-def fanfold(*arguments: str | Path, server: str = "", text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with `server` in the environment."""
-    return subprocess.run(
-        [*FANFOLD, *arguments],
-        input=text,
-        env=environment(server),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not after {seconds:g} s: {what}"
-        time.sleep(0.02)
-
-
-def living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; whatever has ended may wait a little for its new parent to notice."""
-    found = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def with_argument(argument: str) -> list[psutil.Process]:
-    """The live processes that were started with exactly that argument."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if argument in process.cmdline():
-                found.append(process)
-    return found
-
-
-@contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[Up]:
-    """`fanfold up` on free ports; killed at the end if it still runs, with all that belongs to it."""
-    workspace = folder / "workspace"
-    workspace.mkdir(parents=True)
-    data_dir = folder / "data"
-    command = [*FANFOLD, "up", "--port", "0", "--data-dir", str(data_dir), "--workspace", str(workspace), *arguments]
-    with (folder / "up.err").open("w") as stderr:
-        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
-    processes: list[psutil.Process] = []
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        while not lines or not lines[-1].startswith("job-registry "):
-            lines.append(process.stdout.readline())
-            assert lines[-1], (folder / "up.err").read_text()
-        up = Up(process, "".join(lines), data_dir, workspace)
-        processes = up.processes()
-        yield up
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for leaked in processes:
-            with suppress(psutil.Error):
-                leaked.kill()
 
 
 @pytest.fixture(scope="module")
@@ -125,31 +38,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with started(tmp_path_factory.mktemp("up"), "--enable-shell", "--nodes", "2", "--hint", "5") as running:
         (running.workspace / "a.md").write_text("one two\n")
         yield running
-
-
-def steps(*pairs: tuple[str, str]) -> list[dict[str, str]]:
-    """A step for each agent and prompt: s0, s1 and so on."""
-    return [
-        {"task_id": f"s{number}", "agent": agent, "description": "a test", "prompt": prompt}
-        for number, (agent, prompt) in enumerate(pairs)
-    ]
-
-
-def begun_parallel(up: Up, *pairs: tuple[str, str], options: tuple[str, ...] = ("--json",)) -> subprocess.Popen[str]:
-    """A fan-out that goes on while the test does."""
-    process = subprocess.Popen(
-        [*FANFOLD, "parallel", "-", *options],
-        env=environment(up.server),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(steps(*pairs)))
-    process.stdin.close()
-    process.stdin = None  # or `communicate` would write to it
-    return process
 
 
 @pytest.mark.contract("C12")

@@ -130,3 +130,20 @@ async def test_a_terminal_gets_a_picture_that_is_gone_afterwards(
     assert "step-9" not in text
     assert "and 2 more" in text
     assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K" + "\x1b[1A\x1b[2K" * 9)
+
+
+@pytest.mark.contract("C16")
+async def test_steps_that_were_recorded_before_are_counted_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress._Lines, "interval", 0.01)
+    recalled = {"a", "b"}
+    tally = Tally(4, recalled=lambda: recalled)
+    for task_id in ("a", "b", "c"):
+        tally.note(ended(task_id))
+    told = ""
+    async with asyncio.timeout(5), progress.shown(tally):
+        while not told:
+            await asyncio.sleep(0.01)
+            told = capsys.readouterr().err
+    assert told == "3 of 4 done (2 recorded before), 0 running, 1 waiting\n"

@@ -1,0 +1,60 @@
+"""The JSON forms of runs and of their events: snake_case names, lower-case words, times in RFC 3339 (C5)."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fanfold.model.run import Run, RunEnded, RunEvent, RunStepEvent
+from fanfold.model.step import StepEnded, StepProgressed
+from fanfold.model.validation import outcome_to_json, time_to_json
+
+
+def run_to_json(run: Run) -> dict[str, Any]:
+    """The JSON form of a run."""
+    form: dict[str, Any] = _adapter(Run).dump_python(run, mode="json")
+    return form
+
+
+def run_event_to_json(event: RunEvent) -> dict[str, Any]:
+    """The JSON form of an event: its number, its time, what it is, and what that says.
+
+    `event` is "run_started", "step_started", "step_progressed", "step_ended", "run_ended" and so on; a step's has the
+    step's `task_id`, `index`, `stage` and whether it was `recalled` from its record.
+    """
+    form: dict[str, Any] = {"sequence": event.sequence, "time": time_to_json(event.time)}
+    match event:
+        case RunStepEvent(event=step):
+            form |= {"event": _word(step), "task_id": step.task_id, "index": event.index, "stage": event.stage}
+            form["recalled"] = event.recalled
+            match step:
+                case StepEnded():
+                    form["outcome"] = outcome_to_json(step.outcome)
+                case StepProgressed():
+                    form["progress"] = {"what": _word(step.progress), **_form_of(step.progress)}
+                case _:
+                    form |= {"session_id": step.session_id, "node": step.node}
+        case RunEnded():
+            form |= {"event": _word(event), "run": run_to_json(event.run), "error": event.error}
+        case _:
+            form |= {"event": _word(event), **_form_of(event)}
+    return form
+
+
+def _form_of(thing: Any) -> dict[str, Any]:
+    kind: Any = type(thing)
+    form: dict[str, Any] = _adapter(kind).dump_python(thing, mode="json")
+    return form
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _word(thing: Any) -> str:
+    """The name of its type, in snake_case."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(thing).__name__).lower()
