@@ -231,3 +231,19 @@ async def test_commits_are_synchronized_with_the_disk(access: Access) -> None:
 
     full = 2
     assert await access.write(settings) == ("wal", full)
+
+
+@pytest.mark.contract("C17", "C19")
+async def test_a_file_that_was_deleted_or_replaced_is_neither_written_nor_read(access: Access, tmp_path: Path) -> None:
+    await access.write(insert("a"))
+    path = tmp_path / "x.db"
+    path.rename(tmp_path / "moved.db")
+    for _ in range(2):  # not there, and another one
+        with pytest.raises(JournalFailed):
+            await access.write(insert("b"))
+        with pytest.raises(JournalFailed):
+            await access.read(values)
+        path.touch()
+    (tmp_path / "moved.db").rename(path)
+    await access.write(insert("c"))
+    assert await access.read(values) == {"a", "c"}

@@ -60,7 +60,7 @@ class Access:
         try:
             with self._database.reader.begin() as connection:
                 return operation(Transaction(connection, self._database.now(connection)))
-        except DBAPIError as error:
+        except (DBAPIError, OSError) as error:
             _log.error("journal read failed", why=words_of(error))
             raise JournalFailed from None
 

@@ -52,16 +52,27 @@ class Database:
 def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
     """The database in a file, which is made, readable for this user alone, if it is not there. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = os.fstat(descriptor)
+    os.close(descriptor)
     writer = _sqlite_engine(path, 1, busy_seconds, _SQLITE_WRITER_PRAGMAS)
     reader = _sqlite_engine(path, READERS, busy_seconds, _SQLITE_PRAGMAS)
 
+    @event.listens_for(writer, "do_connect")
+    @event.listens_for(reader, "do_connect")
+    def refuse_other_file(*_: object) -> None:
+        # SQLite goes on with a deleted file, whose runs nobody would find again; others would run them once more (C19).
+        if not path.exists() or not os.path.samestat(path.stat(), file):
+            raise OSError("the file was deleted or replaced since it was opened; start the coordinator again")
+
     @event.listens_for(writer, "begin")
     def begin_writing(connection: Connection) -> None:
+        refuse_other_file()
         _begin_immediate(connection, busy_seconds)
 
     @event.listens_for(reader, "begin")
     def begin_reading(connection: Connection) -> None:
+        refuse_other_file()
         connection.exec_driver_sql("BEGIN")
 
     return Database(writer, reader, str(path), _SQLITE_NOW)
