@@ -54,6 +54,7 @@ DOCUMENTS = [
     "docs/agents.md",
     "docs/budgets.md",
     "docs/configuration.md",
+    "docs/runs.md",
     "docs/pipelines.md",
     "docs/steps.md",
 ]
