@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from coordinator.methods.answers import pipeline_responses
 from coordinator.methods.callers import ANONYMOUS, Context
@@ -12,6 +12,7 @@ from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import budget_of, to_the_last
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import HeldElsewhere
+from coordinator.runs.log import moved
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest
 from coordinator.runs.runs import Runs
@@ -39,6 +40,9 @@ MOST_REQUESTS = 1_000
 
 LAST_WORDS_SECONDS = 1.0
 """How long a caller may take to close its side of the stream once it was told the run's end."""
+
+BREAK_SECONDS = 0.5
+"""How much later than the end of a request stream it may show that the connection broke, which cancels the call."""
 
 HUNG_UP = "its caller closed its side of the stream before the run had ended"
 """Why such a run is cancelled."""
@@ -72,13 +76,22 @@ class PipelineMethods(GeneratedServicer):
                 async for response in responses:
                     yield response
             return
-        async with self._runs.pipeline(opening, request) as call:
+        async with self._pipeline(opening, request) as call:
             caller = _Caller(self._checks, requests, call)
             async with background(caller.hear()):
                 while told := await call.source.read():
                     for response in pipeline_responses(told, call.questions, takes_parts=opening.takes_parts):
                         yield response
                 await caller.leave()
+
+    @asynccontextmanager
+    async def _pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
+        """The pipeline while the block lasts. One that has moved since cannot be passed on: its items were read."""
+        try:
+            async with self._runs.pipeline(opening, request) as call:
+                yield call
+        except HeldElsewhere:
+            raise moved() from None
 
     async def _read_request(
         self, first: pb.RunPipelineRequest | None, requests: Requests
@@ -158,7 +171,6 @@ class _Caller:
 
     async def hear(self) -> None:
         """Hand the answers on. When there can be no more, the run is told; then its events come to an end."""
-        reason = HUNG_UP
         try:
             async for request in self._requests:
                 match request.WhichOneof("message"):
@@ -172,9 +184,13 @@ class _Caller:
         except FanfoldError as error:
             # Raised here, it would cancel the call, perhaps while it writes; then it could never be answered.
             self._error = error
-            reason = f"its caller is wrong: {error.message}"
-        self._call.hang_up(reason)
-        self._has_left.set()
+            self._call.hang_up(f"its caller is wrong: {error.message}")
+            self._has_left.set()
+        else:
+            self._has_left.set()
+            # A stream that broke looks like one that was closed; a journaled run waits for the caller of the former.
+            await asyncio.sleep(BREAK_SECONDS)
+            self._call.hang_up(HUNG_UP)
 
     def _take_part(self, part: TextPart) -> None:
         """Take a part of a text of the step that is answered next; nothing of one that is too large already."""
