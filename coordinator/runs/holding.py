@@ -134,12 +134,13 @@ class Holding:
         for run in list(self):
             await run.until_gone()
 
-    async def _resume(self, kept: KeptRun, resume: Resume) -> None:
+    async def _resume(self, kept: KeptRun, valid_until: float, resume: Resume) -> None:
         run_id = kept.run.run_id
         try:
             if (former := self.get(run_id)) is not None:  # it was lost to this very coordinator
                 former.move(Fenced())
                 await former.until_gone()
+            self._valid_until[run_id] = valid_until
             self.start(await resume(kept))
         except JournalFailed:
             await self._let_go(kept)
@@ -148,6 +149,8 @@ class Holding:
             await self._fail(kept, kept.run.steps, kept.last_sequence)
         finally:
             self._beginning.discard(run_id)
+            if run_id not in self._runs:
+                self._valid_until.pop(run_id, None)
 
     async def _carry_out(self, run: JournaledRun) -> None:
         run_id = run.scope.run_id
@@ -191,19 +194,22 @@ class Holding:
 
     async def _renew(self) -> None:
         asked_at = time.monotonic()
-        before = set(self._runs)
+        before = dict(self._runs)
         for mine in await self.journal.renew(self._name, self.times.lease):
             run = self._runs.get(mine.run_id)
             if run is not None and run.kept.epoch == mine.epoch:
-                before.discard(mine.run_id)
+                before.pop(mine.run_id, None)
                 self._valid_until[mine.run_id] = asked_at + self.times.lease
                 if mine.cancel_reason is not None:
                     run.cancel(mine.cancel_reason)
-            elif mine.run_id not in self._beginning:
+            elif mine.run_id in self._beginning:
+                if mine.run_id in self._valid_until:  # it was claimed, and there is much to read before it goes on
+                    self._valid_until[mine.run_id] = asked_at + self.times.lease
+            else:
                 # Its caller was gone before it had begun; whoever claims it goes on with it.
                 await self.journal.let_go(mine.run_id, mine.epoch)
-        for run_id in before & set(self._runs):
-            self._runs[run_id].move(Fenced("the run's lease was over"))
+        for lost in before.values():
+            lost.move(Fenced("the run's lease was over"))
 
     async def _watch_leases(self) -> None:
         """Stop runs whose lease is about to end: another coordinator may soon have them (F5)."""
@@ -222,9 +228,8 @@ class Holding:
             with suppress(JournalFailed):
                 for kept in await self.journal.claim(self.holder, self.times.lease):
                     _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
-                    self._valid_until[kept.run.run_id] = asked_at + self.times.lease
                     self._beginning.add(kept.run.run_id)
-                    self._tasks.create_task(self._resume(kept, resume))
+                    self._tasks.create_task(self._resume(kept, asked_at + self.times.lease, resume))
 
     async def _sweep_for_ever(self) -> None:
         while True:

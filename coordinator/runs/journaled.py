@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from coordinator.combinators.runner import StepKey, StepRunner
-from coordinator.journal.journal import Fenced, Journal, KeptRun
+from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun
 from coordinator.runs.account import Account
 from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
@@ -20,7 +20,7 @@ from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
 from coordinator.scope import Scope
 from fanfold.background import background
-from fanfold.errors import FanfoldError, Unavailable
+from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, Run, RunStarted, RunState
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import OnStepEvent
@@ -137,10 +137,10 @@ class JournaledRun:
     async def _do(self) -> None:
         if not self._history.is_started:
             self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self.work.total)
+        records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
         async with self._tenure.adopted():
             if self.scope.lost_nodes:
                 self.scope.unaccounted.update(self._history.begun)
-            records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
             gate = _Gate(self._runner, self)
             recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self.work.item_hash)
             await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
@@ -196,4 +196,8 @@ class _Gate:
         if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
             with waiting.step(), waiting.on("its caller, who is away"):
                 await presence.wait()
-        return await self._runner.run_step(key, spec, on_event)
+        try:
+            return await self._runner.run_step(key, spec, on_event)
+        except (Aborted, JournalFailed) as error:  # no fault of the step: the run cannot go on here (C17)
+            run.move(error if isinstance(error, JournalFailed) else Fenced())
+            raise asyncio.CancelledError from error

@@ -16,7 +16,7 @@ from coordinator.journal.journal import JournalFailed, KeptRun, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.placement.in_process import InProcessExecutor
 from coordinator.runs.checks import RequestChecks
-from coordinator.runs.durable import DurableRuns, Reader, Waits
+from coordinator.runs.durable import DurableRuns, Reader, RunnerFactory, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.opening import Opening
 from coordinator.scope import Scope
@@ -38,6 +38,7 @@ class Cut:
     def __init__(self, shared: MemoryJournal) -> None:
         self._shared = shared
         self.is_cut = False
+        self.request_takes = 0.0
         self._open = asyncio.Event()
         self._open.set()
 
@@ -53,7 +54,7 @@ class Cut:
         method = getattr(self._shared, name)
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            await (self._open.wait() if name == "append" else asyncio.sleep(0))
+            await (self._open.wait() if name == "append" else asyncio.sleep(self.request_takes * (name == "request")))
             if self.is_cut:
                 raise JournalFailed
             return await method(*arguments, **named)
@@ -115,7 +116,7 @@ class World:
         self._validator = validator
         self._stack = stack
 
-    async def coordinator(self, name: str) -> Coordinator:
+    async def coordinator(self, name: str, runners: RunnerFactory | None = None) -> Coordinator:
         journal = Cut(self.shared)
         holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
         holding.address = name
@@ -132,7 +133,7 @@ class World:
                 return runner_of(executor)
             return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
 
-        runs = DurableRuns(holding, runner, adopt, RequestChecks(self._validator, Limits()), WAITS)
+        runs = DurableRuns(holding, runners or runner, adopt, RequestChecks(self._validator, Limits()), WAITS)
         await self._stack.enter_async_context(background(holding.keep(runs.resume)))
         return Coordinator(runs, journal)
 
