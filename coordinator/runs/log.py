@@ -92,7 +92,12 @@ class RunLog:
         return self._sequence
 
     def tell(self, entry: Entry, *, settles: str = "", record: Record | None = None) -> None:
-        """Take an event with its number, or progress with 0; `settles` is the key of the step that it ends."""
+        """Take an event with its number, or progress with 0; `settles` is the key of the step that it ends.
+
+        What comes after the last event is not told.
+        """
+        if self._final is not None:
+            return
         self._pending.append(entry)
         self._pending_bytes += len(entry.data)
         if self._pending_bytes > MAX_PENDING_BYTES:
@@ -130,8 +135,8 @@ class RunLog:
 
     async def finish(self, entry: Entry, final: Append) -> None:
         """Tell the run's last event and wait until it is durable; nothing comes after it. Raises as `flush`."""
-        self._final = final
         self.tell(entry)
+        self._final = final
         await self.flush()
 
     def close(self, why: FanfoldError | None = None) -> None:

@@ -82,10 +82,12 @@ class RunQueries:
         return kept
 
     def _view(self, kept: KeptRun) -> Run:
+        if ends_run(kept.run.state):
+            return kept.run
         live = self._runs.durable.holding.get(kept.run.run_id)
         if live is not None:
             return live.view()
-        if not ends_run(kept.run.state) and kept.lease_left <= 0:
+        if kept.lease_left <= 0:
             return replace(kept.run, waiting_on="a coordinator to take it over")
         return kept.run
 

@@ -61,6 +61,7 @@ class Questions:
         """
         self._tell = tell
         for question in self._open.values():
+            question.stop_clock()  # the time that a former caller has taken is not this one's
             tell(question.request)
         try:
             yield

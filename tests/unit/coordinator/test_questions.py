@@ -118,6 +118,22 @@ async def test_another_caller_is_put_what_the_one_before_has_not_answered() -> N
             await late
 
 
+async def test_a_caller_that_takes_over_has_the_whole_time_for_each_question() -> None:
+    asking = Questions(Waiting(), timeout=0.2, most=10)
+    before: list[StageRequest] = []
+    after: list[StageRequest] = []
+    with asking.put_to(before.append):
+        answer = asyncio.create_task(asking.ask(0, 0, None))
+        await asyncio.sleep(0)
+        asking.sent(before[0])
+        with asking.put_to(after.append):  # the former one's connection is dead, and nobody has noticed yet
+            await asyncio.wait({answer}, timeout=0.5)
+            assert not answer.done(), "it was not sent to this one yet"
+            asking.sent(after[0])
+            asking.answer(after[0].id, SPEC)
+            assert await answer is SPEC
+
+
 async def test_a_pipeline_that_is_cancelled_has_no_questions_left() -> None:
     asking = Questions(Waiting(), timeout=30, most=1)
     put: list[StageRequest] = []

@@ -109,6 +109,22 @@ async def test_an_event_is_told_only_when_it_is_durable() -> None:
         assert [entry.data for entry in await journal.entries(RUN.run_id, 1)] == [b"1"]
 
 
+async def test_nothing_follows_the_last_event_however_long_it_takes_to_be_written() -> None:
+    journal = HeldJournal()
+    async with asyncio.timeout(10), writing(journal) as (log, _):
+        journal.released.clear()
+        tell(log, 1)
+        await asyncio.sleep(0)
+        ending = asyncio.ensure_future(finish(log))
+        await asyncio.sleep(0)
+        tell(log, 1)
+        journal.released.set()
+        await ending
+        tell(log, 1)
+        assert await read_all(LiveReader(log, 1, EventDetail.PROGRESS)) == numbers(1, 1)
+    assert [entry.data for entry in await journal.entries(RUN.run_id, 1)] == [b"1", b"end"]
+
+
 async def test_what_gathers_during_a_write_is_written_at_once() -> None:
     journal = HeldJournal()
     async with writing(journal) as (log, _):
