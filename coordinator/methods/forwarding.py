@@ -73,8 +73,8 @@ class Forwarding:
     async def _stub(self, address: str, context: Context) -> CoordinatorAsyncStub:
         if any(key == FORWARDED for key, _ in context.invocation_metadata() or ()):
             raise Unavailable("the run is moving to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
-        if address not in self._channels:
-            while len(self._channels) >= MAX_CHANNELS:
-                await self._channels.pop(next(iter(self._channels))).close()
-            self._channels[address] = open_channel(address)
-        return CoordinatorStub(self._channels[address])
+        channel = self._channels.pop(address, None) or open_channel(address)
+        self._channels[address] = channel  # the longest unused is the first
+        while len(self._channels) > MAX_CHANNELS:
+            await self._channels.pop(next(iter(self._channels))).close()
+        return CoordinatorStub(channel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ async def test_a_connection_that_breaks_again_and_again_does_not_cancel_a_journa
         return {"task_id": f"t{ctx.index}", "agent": "shell", "description": "wait", "prompt": prompt}
 
     async def done(run: PipelineRun) -> list[str | None]:
-        return [outcome and outcome.output for outcome in await run]
+        return [outcome.output if outcome else None for outcome in await run]
+
+    def has_come(index: int) -> bool:
+        return run.outcomes[index] is not None
 
     async with proxied(running.coordinator.address) as proxy, Mesh(proxy.address) as mesh:
         run = mesh.pipeline(ITEMS, [wait], workflow_id="audit")
@@ -47,6 +51,6 @@ async def test_a_connection_that_breaks_again_and_again_does_not_cancel_a_journa
             proxy.cut()
             await until(lambda: "a coordinator" in run.waiting_on, "the call is lost")
             (running.workspace / f"go-{index}").touch()
-            await until(lambda index=index: run.outcomes[index] is not None, "the run is gone on with")
+            await until(partial(has_come, index), "the run is gone on with")
         assert await asyncio.wait_for(task, 20) == [f"did {item}\n" for item in ITEMS]
         assert run.run_id == first
