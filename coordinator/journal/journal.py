@@ -28,6 +28,12 @@ class JournalFailed(Unavailable):
     default_reason = "JOURNAL_FAILED"
 
 
+class PayloadGone(JournalFailed):
+    """What the journal keeps of a run or a workflow is not whole any more; to ask again is no use."""
+
+    default_reason = "PAYLOAD_LOST"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A coordinator by its name, and where others reach it, as host:port."""

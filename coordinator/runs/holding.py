@@ -22,6 +22,7 @@ from coordinator.journal.journal import (
     JournalFailed,
     KeptRun,
     NewRun,
+    PayloadGone,
     Retention,
 )
 from coordinator.runs.journaled import JournaledRun
@@ -31,6 +32,8 @@ from fanfold.model.run import RunEnded, RunState, StepCounts
 from fanfold.wire.run import event_to_bytes
 
 _log = structlog.get_logger(__name__)
+
+_CANNOT = "the coordinator cannot carry it out; its log says why"
 
 Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
 """Makes a run that was claimed ready to go on."""
@@ -142,6 +145,8 @@ class Holding:
                 await former.until_gone()
             self._valid_until[run_id] = valid_until
             self.start(await resume(kept))
+        except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
+            await self._fail(kept, kept.run.steps, kept.last_sequence, error.message)
         except JournalFailed:
             await self._let_go(kept)
         except Exception:
@@ -168,8 +173,8 @@ class Holding:
         with suppress(JournalFailed):
             await self.journal.let_go(kept.run.run_id, kept.epoch)
 
-    async def _fail(self, kept: KeptRun, steps: StepCounts, last_sequence: int) -> None:
-        reason, now = "the coordinator cannot carry it out; its log says why", datetime.now(UTC)
+    async def _fail(self, kept: KeptRun, steps: StepCounts, last_sequence: int, reason: str = _CANNOT) -> None:
+        now = datetime.now(UTC)
         run = replace(
             kept.run, state=RunState.FAILED, reason=reason, steps=replace(steps, running=0), ended_at=now, waiting_on=""
         )

@@ -17,9 +17,9 @@ from coordinator.journal.journal import (
     Entry,
     Held,
     Holder,
-    JournalFailed,
     KeptRun,
     NewRun,
+    PayloadGone,
     Record,
     Retention,
     RunFilter,
@@ -170,4 +170,4 @@ class SqlJournal:
             return await self._access.read(operation)
         except PayloadLost as lost:
             _log.error("payload lost", subject=subject, why=str(lost))
-            raise JournalFailed(f"a payload of {subject} is lost; the coordinator's log says which") from None
+            raise PayloadGone(f"a payload of {subject} is lost; the coordinator's log says which") from None

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from coordinator.config import Limits
-from coordinator.journal.journal import Append, Entry, Holder, KeptRun, NewRun, Retention
+from coordinator.journal.journal import Append, Entry, Holder, KeptRun, NewRun, PayloadGone, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, Waits
@@ -34,7 +34,16 @@ RUN = Run(
 
 
 @pytest.mark.contract("C28", "C42", "F3")
-async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_reason() -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("what it was asked for cannot be read"), "the coordinator cannot carry it out"),
+        (PayloadGone("a payload of run run-1 is lost"), "a payload of run run-1 is lost"),
+    ],
+)
+async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_reason(
+    error: Exception, reason: str
+) -> None:
     journal = MemoryJournal()
     await journal.accept(NewRun(run=RUN), Holder(name="gone", address="gone:1"), 60.0)
     started = RunStarted(sequence=1, time=datetime.now(UTC), run_id="run-1", total_steps=3)
@@ -43,7 +52,7 @@ async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_rea
     await journal.let_go("run-1", 1)
 
     async def resume(_kept: KeptRun) -> JournaledRun:
-        raise RuntimeError("what it was asked for cannot be read")
+        raise error
 
     @asynccontextmanager
     async def adopt(_kept: KeptRun, _scope: Scope) -> AsyncIterator[None]:
@@ -62,7 +71,7 @@ async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_rea
         reader = await runs.reader("run-1", 2, EventDetail.OUTCOMES)
         [data] = await reader.read()
         assert not await reader.read()
-    assert kept.run.reason.startswith("the coordinator cannot carry it out")
+    assert kept.run.reason.startswith(reason)
     ended = event_from_bytes(data)
     assert isinstance(ended, RunEnded)
     assert (ended.sequence, ended.error, ended.run.state) == (2, kept.run.reason, RunState.FAILED)
