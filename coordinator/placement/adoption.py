@@ -67,7 +67,9 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
         for each in found:
             if each.has_ended:
                 await each.execution.wait()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Aborted):
+            scope.hold.give_up()  # what other nodes have handed over is the newer holder's
         _part_with(found, scope)
         raise
     for each in sorted(found, key=_worth):

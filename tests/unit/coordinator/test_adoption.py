@@ -278,6 +278,20 @@ async def test_a_run_of_which_a_newer_epoch_is_known_is_not_ours(setting: Settin
         assert refused.value.reason == "RUN_MOVED"
 
 
+@pytest.mark.contract("F5", "C19")
+async def test_what_one_node_hands_over_is_left_to_the_newer_holder_that_another_knows(setting: Setting) -> None:
+    class OneIsStale(Nodes):
+        async def adopt(self, run_id: str, epoch: int, node_name: str, timeout: float) -> list[AdoptedExecution]:
+            if node_name == "stale":
+                raise Aborted("the run has moved")
+            return [AdoptedExecution(Execution(setting.known, FIRST), ExecutionName(1, 1, 1, "a"), False)]
+
+    scope = Scope(run_id=RUN, owner="alice", progress=True, epoch=2)
+    with pytest.raises(Aborted):
+        await adopt_run(OneIsStale(setting.node), scope, ["one", "stale"], 60.0)
+    assert setting.node.link.cancels == [(FIRST, LEASE)]
+
+
 async def test_what_runs_takes_a_place_until_it_ends_and_what_has_ended_none(setting: Setting) -> None:
     async with adopting(setting) as adopted:
         setting.node.answer(running=[FIRST], ended=[f"{RUN}/b/1.1.1.0"])
