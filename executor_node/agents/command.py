@@ -118,6 +118,9 @@ class Command:
         result = self._lines.result(written) if self._lines else Result(written.decode(errors="replace"))
         if code != 0 or why:
             result = replace(result, failure=self._failure(code, why))
+        stopped_by, errors = self._step.stopped_by, self._errors.text(_TAIL_BYTES)
+        if stopped_by is not None and errors and stopped_by.code is not FailureCode.CANCELLED:
+            self._step.stopped_by = replace(stopped_by, message=f"{stopped_by.message}; standard error: {errors}")
         self._step.end(result)
 
     def _failure(self, code: int, why: str) -> StepFailure:

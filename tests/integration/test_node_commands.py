@@ -10,7 +10,7 @@ import pytest
 
 from executor_node.agents import OutputForm, PromptBy
 from executor_node.agents.command import MAX_ARGUMENT_BYTES
-from fanfold.model.step import FailureCode, SourceAnchor, TextWritten, ToolFinished, TurnFinished, Usage
+from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
 from integration.node_harness import command_agent, find_processes, new_marker, running_node
 
 pytestmark = pytest.mark.process
@@ -193,6 +193,15 @@ async def test_the_limit_of_the_node_holds_for_agents_that_allow_themselves_more
 
 
 @pytest.mark.contract("F15")
+@pytest.mark.contract("C2", "F12")
+async def test_a_command_that_took_too_long_tells_what_it_had_to_complain_about(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        outcome = await node.run("shell", "echo waiting for the lock >&2; sleep 60", policy=StepPolicy(timeout=1))
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.TIMED_OUT
+    assert outcome.failure.message == "it took longer than 1 seconds; standard error: waiting for the lock"
+
+
 async def test_a_flood_of_errors_is_read_and_forgotten(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         outcome = await node.run("shell", "head -c 3000000 /dev/zero | tr '\\0' e >&2; echo the end >&2; exit 1")
