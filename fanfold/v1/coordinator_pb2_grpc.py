@@ -168,7 +168,8 @@ class CoordinatorServicer:
         half-closes. Nothing starts before the half-close: the whole request is checked first, so a refused call has done
         nothing. The server sends events in batches: `started` first, one `ended` with the outcome for every step as it
         ends, and the run's own `ended` last, after which the stream closes with OK. Failed steps are outcomes, never a
-        broken call (C9). Cancelling the call cancels the run, and its steps' processes are gone soon after.
+        broken call (C9). Cancelling the call cancels a run without a workflow id, and its steps' processes are gone soon
+        after.
 
         Errors:
         INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -190,7 +191,7 @@ class CoordinatorServicer:
 
         The caller MUST keep its side of the stream open until the run's `ended`, and SHOULD close it then, as the server
         waits a second for that before it ends the call. If it closes it before, the run is cancelled, and `ended` says so.
-        Cancelling the call cancels the run too.
+        Cancelling the call cancels the run too, unless it has a workflow id.
 
         Errors:
         INVALID_ARGUMENT    open or an item is wrong, and nothing was started; or an answer's id was never asked, and the
