@@ -111,7 +111,8 @@ class Account:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
         now = datetime.now(UTC)
         self._running = 0  # those that were cancelled do not tell their end
-        entry = self._entry(RunEnded, run=self.view(state, now, reason))
+        error = reason if state is RunState.FAILED else ""
+        entry = self._entry(RunEnded, run=self.view(state, now, reason), error=error)
         done = state is RunState.COMPLETED and self.all_succeeded
         await self.log.finish(entry, self.standing(state, reason, forget_records=done))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from coordinator.combinators.runner import StepKey, StepRunner
-from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun
+from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
 from coordinator.runs.account import Account
 from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
@@ -59,6 +59,7 @@ class JournaledRun:
         self._runner = runner
         self._tenure = tenure
         self._cancel_reason = kept.cancel_reason
+        self._failure = ""
         self._moving: FanfoldError | None = None
         self._task: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -115,7 +116,7 @@ class JournaledRun:
                     await self._depart()
                     log.info("run let go")
                 else:
-                    reason = self._cancel_reason or "" if state is RunState.CANCELLED else ""
+                    reason = self._cancel_reason or "" if state is RunState.CANCELLED else self._failure
                     await self._account.tell_end(state, reason)
                     log.info(f"run {state}", reason=reason)
         except* FanfoldError as errors:
@@ -132,12 +133,18 @@ class JournaledRun:
                 self._task.cancel()
         if self._moving is not None:
             return None
-        return RunState.CANCELLED if self._task.cancelled() else RunState.COMPLETED
+        if self._task.cancelled():
+            return RunState.CANCELLED
+        return RunState.FAILED if self._failure else RunState.COMPLETED
 
     async def _do(self) -> None:
         if not self._history.is_started:
             self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self.work.total)
-        records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
+        try:
+            records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
+        except PayloadGone as error:  # whoever goes on with the run finds the same
+            self._failure = error.message
+            return
         async with self._tenure.adopted():
             if self.scope.lost_nodes:
                 self.scope.unaccounted.update(self._history.begun)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.journal.journal import JournalFailed
+from coordinator.journal.journal import JournalFailed, PayloadGone
 from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest
@@ -56,6 +56,21 @@ async def test_a_finished_run_is_told_again_to_its_request_and_a_new_one_starts_
     assert world.agents.calls == {"a": 1, "b": 1}
     await events_of(one, opening("r2"), specs("a", "b"))
     assert world.agents.calls == {"a": 2, "b": 2}
+
+
+@pytest.mark.contract("C17", "C42")
+async def test_a_run_whose_workflow_has_lost_a_record_ends_and_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def records(*_: str) -> None:
+        raise PayloadGone("a payload of workflow 'audit' is lost")
+
+    one = await world.coordinator("one")
+    monkeypatch.setattr(one.journal, "records", records, raising=False)
+    ended = end_of(await events_of(one, opening("r1"), specs("a")))
+    assert ended.run.state is RunState.FAILED
+    assert ended.error == ended.run.reason == "a payload of workflow 'audit' is lost"
+    assert not world.agents.calls
 
 
 @pytest.mark.contract("C18")
