@@ -106,6 +106,8 @@ class Holding:
         """
         if self._leaving is not None:
             raise self._leaving
+        if not self.address:  # nobody could pass a call on to here
+            raise Unavailable("the coordinator is about to start", reason="STARTING", retry_delay=0.5)
         run_id, asked_at = new.run.run_id, time.monotonic()
         self._beginning.add(run_id)
         try:
