@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,13 @@ pytestmark = pytest.mark.contract("C7")
 def test_it_is_sha_256_over_canonical_json() -> None:
     text = '{"agent":"noop","max_steps":50,"output_schema":{"title":"x","type":"object"},"prompt":"Grüße"}'
     assert fingerprint(SPEC) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_item_and_what_must_be_escaped_are_in_it_as_canonical_json_has_them() -> None:
+    spec = AgentStepSpec(task_id="a", agent='quo"te', description="d", prompt="line\nend \\ \u2028", max_steps=7)
+    work = {"agent": spec.agent, "item": "abc", "max_steps": 7, "output_schema": None, "prompt": spec.prompt}
+    text = json.dumps(work, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    assert fingerprint(spec, "abc") == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
