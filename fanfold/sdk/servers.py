@@ -16,8 +16,11 @@ from fanfold.rpc.addresses import parse_addresses
 from fanfold.settings import client_settings
 
 FIRST_PAUSE = 0.2
-MOST_PAUSE = 5.0
-"""Seconds: bounds of the ceiling below which each pause before another attempt is random."""
+MOST_PAUSE = 1.0
+"""Seconds: bounds of the ceiling below which each pause before another attempt is random.
+
+A journaled run begins nothing while its caller is away, and does not wait for it for ever.
+"""
 
 Answer = TypeVar("Answer")
 
