@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import structlog
 
@@ -29,6 +30,14 @@ _log = structlog.get_logger(__name__)
 
 Standing = Callable[[], Append]
 """How the run stands now: an Append without entries."""
+
+
+class _Told(NamedTuple):
+    """An event that is still to be written, with what becomes durable together with it, and never before it."""
+
+    entry: Entry
+    settles: str
+    record: Record | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +79,8 @@ class RunLog:
         self._on_durable = on_durable
         self._may_write = may_write
         self._sequence = last_sequence
-        self._pending: list[Entry] = []
+        self._pending: list[_Told] = []
         self._pending_bytes = 0
-        self._records: list[Record] = []
-        self._settled: list[str] = []
         self._final: Append | None = None
         self._is_due = asyncio.Event()
         self._is_noted = False
@@ -98,14 +105,10 @@ class RunLog:
         """
         if self._final is not None:
             return
-        self._pending.append(entry)
+        self._pending.append(_Told(entry, settles, record))
         self._pending_bytes += len(entry.data)
         if self._pending_bytes > MAX_PENDING_BYTES:
             self._light.clear()
-        if record is not None:
-            self._records.append(record)
-        if settles:
-            self._settled.append(settles)
         self._is_due.set()
 
     def note(self) -> None:
@@ -166,9 +169,10 @@ class RunLog:
             raise
 
     async def _write_batch(self) -> None:
-        entries, self._pending = self._pending[:MAX_BATCH_ENTRIES], self._pending[MAX_BATCH_ENTRIES:]
-        records, self._records = self._records, []
-        settled, self._settled = self._settled, []
+        told, self._pending = self._pending[:MAX_BATCH_ENTRIES], self._pending[MAX_BATCH_ENTRIES:]
+        entries = [each.entry for each in told]
+        records = [each.record for each in told if each.record is not None]
+        settled = [each.settles for each in told if each.settles]
         size = sum(len(entry.data) for entry in entries)
         kept = [entry for entry in entries if entry.sequence]
         is_last = self._final is not None and not self._pending

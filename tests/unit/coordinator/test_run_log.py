@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coordinator.journal.journal import Append, Entry, Fenced, Holder, JournalFailed, NewRun, Retention
+from coordinator.journal.journal import Append, Entry, Fenced, Holder, JournalFailed, NewRun, Record, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs import log as run_log
 from coordinator.runs.log import RunLog
@@ -137,6 +137,22 @@ async def test_what_gathers_during_a_write_is_written_at_once() -> None:
     assert len(journal.appends[0].entries) == 1
     assert len(journal.appends) <= 3
     assert journal.appends[-1].state is RunState.COMPLETED
+
+
+@pytest.mark.contract("C16")
+async def test_a_step_is_settled_and_recorded_together_with_its_event_never_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_log, "MAX_BATCH_ENTRIES", 3)
+    journal = HeldJournal()
+    async with writing(journal) as (log, durable):
+        for name in "abcdefg":
+            number = log.next_number()
+            log.tell(Entry(number, name.encode()), settles=name, record=Record(name, "0" * 64, name.encode()))
+        await log.flush()
+        assert durable == list("abcdefg")
+    told = [("".join(e.data.decode() for e in each.entries), [r.key for r in each.records]) for each in journal.appends]
+    assert told == [("abc", ["a", "b", "c"]), ("def", ["d", "e", "f"]), ("g", ["g"])]
 
 
 @pytest.mark.contract("C28")
