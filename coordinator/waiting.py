@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+LOOK_SECONDS = 0.5
+"""Seconds between two looks at what a run waits on."""
+
 
 class Waiting:
     """Counts the steps of one run that are under way, and what those that do not move wait on."""

@@ -13,6 +13,7 @@ from coordinator.pace import CALLER_BEHIND
 from coordinator.runs.history import History
 from coordinator.runs.work import Work
 from coordinator.scope import Scope
+from coordinator.waiting import LOOK_SECONDS
 from fanfold.background import background
 from fanfold.feed import Feed
 from fanfold.model.pipeline import StageRequest
@@ -31,9 +32,6 @@ from fanfold.model.run import (
 )
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
 from fanfold.ports import AgentExecutor, OnStepEvent
-
-WAITING_INTERVAL = 0.5
-"""Seconds between two looks at what a run waits on."""
 
 RunFeed = Feed[RunEvent] | Feed[RunEvent | StageRequest]
 """A run's events on their way to its caller; a pipeline's has stage requests among them."""
@@ -109,7 +107,7 @@ class AttachedRun:
     async def _tell_waiting(self) -> None:
         """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
         while True:
-            await asyncio.sleep(WAITING_INTERVAL)
+            await asyncio.sleep(LOOK_SECONDS)
             waiting_on = self._scope.waiting.summary()
             if waiting_on != self._waiting_on:
                 self._waiting_on = waiting_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -19,14 +19,12 @@ from coordinator.runs.reader import LiveReader
 from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
 from coordinator.scope import Scope
+from coordinator.waiting import LOOK_SECONDS
 from fanfold.background import background
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, Run, RunStarted, RunState
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import OnStepEvent
-
-WAITING_INTERVAL = 0.5
-"""Seconds between two looks at what a run waits on."""
 
 _log = structlog.get_logger(__name__)
 
@@ -81,8 +79,9 @@ class JournaledRun:
         return LiveReader(self.log, first, detail)
 
     def view(self) -> Run:
-        """The run as it now is."""
-        return self._account.view()
+        """The run as it now is. What its journal keeps from being told is said here (C42)."""
+        run = self._account.view()
+        return replace(run, waiting_on="the journal, which cannot be written") if self.log.is_failing() else run
 
     def cancel(self, reason: str) -> None:
         """Have it cancelled; the first reason is kept."""
@@ -174,7 +173,7 @@ class JournaledRun:
 
     async def _tell_waiting(self) -> None:
         while True:
-            await asyncio.sleep(WAITING_INTERVAL)
+            await asyncio.sleep(LOOK_SECONDS)
             self._account.tell_waiting(self.scope.waiting.summary())
 
     def _acknowledge(self, names: Sequence[str]) -> None:

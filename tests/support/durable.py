@@ -33,11 +33,12 @@ DEADLINE = 20.0
 
 
 class Cut:
-    """A journal as one coordinator reaches it: `is_cut` makes every call fail."""
+    """A journal as one coordinator reaches it: `is_cut` makes every call fail, and `refuses` those of one name."""
 
     def __init__(self, shared: MemoryJournal) -> None:
         self._shared = shared
         self.is_cut = False
+        self.refuses = ""
         self.request_takes = 0.0
         self._open = asyncio.Event()
         self._open.set()
@@ -55,7 +56,7 @@ class Cut:
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await (self._open.wait() if name == "append" else asyncio.sleep(self.request_takes * (name == "request")))
-            if self.is_cut:
+            if self.is_cut or self.refuses == name:
                 raise JournalFailed
             return await method(*arguments, **named)
 

@@ -354,3 +354,18 @@ async def test_a_stage_is_asked_only_when_the_outcome_before_is_durable(world: W
         assert not reading.done()
         one.journal.release()
         await reading
+
+
+@pytest.mark.contract("C17", "C42")
+async def test_a_run_whose_journal_is_away_says_so_and_goes_on_when_it_is_back(world: World) -> None:
+    one = await world.coordinator("one")
+    async with one.runs.parallel(opening("r1"), specs("a", agent="wait")) as source:
+        told = decoded(await source.read())
+        [run] = one.runs.holding
+        one.journal.refuses = "append"
+        world.agents.gate.set()
+        await until(lambda: run.view().waiting_on == "the journal, which cannot be written", "it says what it waits on")
+        one.journal.refuses = ""
+        await read_into(told, source)
+    assert outputs(told) == {0: "did a"}
+    assert end_of(told).run.waiting_on == ""
