@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, JobSpec, JobState, OutputPiece
 from fanfold.model.light import light
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import NO_USAGE, AgentStepSpec, StepEvent, StepOutcome, Usage
@@ -161,5 +162,108 @@ class NodeDialer(Protocol):
 
         Raises:
             FanfoldError: why it could not be made or why it ended.
+        """
+        ...
+
+
+class JobRegistry(Protocol):
+    """Finds, follows and stops the jobs that the caller may see (C33, C34).
+
+    Each method raises NotFound for a job that is not there and for one of somebody else, which look the same.
+    """
+
+    async def get_job(self, job_id: str) -> Job:
+        """How a job fares."""
+        ...
+
+    async def list_jobs(self, wanted: JobFilter = ALL_JOBS, *, page_size: int = 100, page_token: str = "") -> JobPage:
+        """One page of jobs, newest first. Raises InvalidArgument for a token that was not given by this method."""
+        ...
+
+    def watch_jobs(self, cursor: str = "", wanted: JobFilter = ALL_JOBS) -> AsyncIterator[JobChanges]:
+        """Changes of jobs from a cursor on, or from now on; each settlement once for a cursor (F23).
+
+        Raises OutOfRange if they are no longer held; list again then.
+        """
+        ...
+
+    async def wait_job(self, job_id: str, timeout: float = 60.0) -> Job:
+        """The job once it is settled (C36), or as it is when the time is over, in seconds."""
+        ...
+
+    def read_output(
+        self, job_id: str, source: str = "", *, offset: int = 0, follow: bool = False
+    ) -> AsyncIterator[OutputPiece]:
+        """Output of a source, by default the first, from a byte on; with `follow` until the job is settled (C37)."""
+        ...
+
+    def read_result(self, job_id: str) -> AsyncIterator[bytes]:
+        """The parts of a settled job's result. Raises FailedPrecondition if it is not settled or has none."""
+        ...
+
+    async def cancel_job(self, job_id: str, reason: str = "") -> Job:
+        """Ask a job to stop; the first reason is kept (C38). Gives the job as it then is."""
+        ...
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a settled job. Raises FailedPrecondition if it is not settled."""
+        ...
+
+
+class Production(Protocol):
+    """A job as its producer holds it, from its commitment to its settlement (C32). Broken connections are mended."""
+
+    @property
+    def job(self) -> Job:
+        """The job as the registry last told it."""
+        ...
+
+    def write(self, source: str, data: bytes) -> None:
+        """Add to a source's output. Never waits; what cannot be sent in time is dropped and told as a gap (C37)."""
+        ...
+
+    def tell_progress(self, line: str) -> None:
+        """Replace the line that says how far it is. Never waits."""
+        ...
+
+    async def stop_asked(self) -> str:
+        """Wait until somebody asks the job to stop; gives the reason (C38)."""
+        ...
+
+    async def settle(self, state: JobState, detail: str = "", result: bytes | None = None) -> Job:
+        """Say how it ended, once all it held is released (C36); gives the job as it is kept, for the first word wins.
+
+        Returns when that is durable, however long the registry is away.
+
+        Raises:
+            NotFound: the registry has given the job up ("gone").
+            Aborted: another producer holds it.
+        """
+        ...
+
+
+class JobProducer(Protocol):
+    """Registers jobs and carries their lives."""
+
+    async def open_job(
+        self, spec: JobSpec, request_id: str, *, epoch: int, start: Callable[[str], Awaitable[None]], owner: str = ""
+    ) -> Production:
+        """Register a job: once it is admitted, `start` is called with its id, and then it is committed.
+
+        What `start` raises takes the registration back and is raised here. The same `request_id` gives the same job,
+        whose `start` is not called again. `owner` is whom it is for, if not the producer itself.
+
+        Raises:
+            ResourceExhausted: a limit is reached; names it.
+            Unavailable: the registry cannot be reached; nothing was registered.
+        """
+        ...
+
+    async def reattach(self, job_id: str, *, epoch: int) -> Production:
+        """Go on with a job that was produced before, with a newer epoch or the same.
+
+        Raises:
+            NotFound: the registry has given it up ("gone", C38).
+            Aborted: a producer with a newer epoch holds it.
         """
         ...
