@@ -50,6 +50,8 @@ class JobSpec:
     parent: str = ""
     sources: Sequence[str] = ()
     unowned: bool = False
+    unknown_fields: bytes = b""
+    """What only a newer peer knows, as it came (C5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class Job:
     has_result: bool = False
     created_at: datetime | None = None
     settled_at: datetime | None = None
+    unknown_fields: bytes = b""
+    """What only a newer peer knows, as it came (C5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
