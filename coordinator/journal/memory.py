@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.journal.instants import instant, micros, moment, seconds
 from coordinator.journal.journal import (
     Append,
     Entry,
@@ -20,6 +19,7 @@ from coordinator.journal.journal import (
 )
 from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
 from fanfold.model.run import Run, RunState
+from fanfold.sql.instants import instant, micros, moment, seconds
 
 _NOBODY = Holder(name="", address="")
 _FREED = frozenset({RunState.CANCELLED, RunState.FAILED})

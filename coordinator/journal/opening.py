@@ -7,15 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError
-
 from coordinator.config import JournalSettings
+from coordinator.journal import migrations
 from coordinator.journal.journal import Journal, Retention
 from coordinator.journal.payloads import LocalObjects
-from coordinator.journal.sql.database import Database, sqlite_database, words_of
 from coordinator.journal.sql.journal import sql_journal
-from coordinator.journal.sql.schema import migrate
-from fanfold.errors import FailedPrecondition
+from coordinator.journal.sql.schema import JOURNAL, SCHEMA
+from fanfold.sql.opening import open_sqlite
 
 
 @asynccontextmanager
@@ -32,7 +30,7 @@ async def open_journal(settings: JournalSettings) -> AsyncIterator[Journal | Non
         return
     path = Path(settings.path)
     objects = Path(settings.objects or f"{settings.path}.objects")
-    database = await asyncio.to_thread(_open, path)
+    database = await asyncio.to_thread(open_sqlite, path, JOURNAL, migrations, SCHEMA)
     async with sql_journal(database, LocalObjects(objects), inline_bytes=settings.inline_bytes) as journal:
         yield journal
 
@@ -46,18 +44,3 @@ def retention_of(settings: JournalSettings) -> Retention:
         events=limits.events,
         record_age=limits.record_age,
     )
-
-
-def _open(path: Path) -> Database:
-    try:
-        database = sqlite_database(path)
-        try:
-            migrate(database)
-        except BaseException:
-            database.close()
-            raise
-    except OSError as error:
-        raise FailedPrecondition(f"the journal {path} cannot be opened: {error.strerror}") from None
-    except DBAPIError as error:
-        raise FailedPrecondition(f"the journal {path} cannot be opened: {words_of(error)}") from None
-    return database

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.journal import migrations
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, Retention
 from coordinator.journal.payloads import LocalObjects
-from coordinator.journal.sql.database import sqlite_database
 from coordinator.journal.sql.journal import sql_journal
-from coordinator.journal.sql.schema import migrate
+from coordinator.journal.sql.schema import JOURNAL, SCHEMA
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import RunState
+from fanfold.sql.database import sqlite_database
+from fanfold.sql.migration import migrate
 from support.journals import (
     ALICE,
     HERE,
@@ -206,8 +208,8 @@ class SweptMeanwhile(LocalObjects):
 
 
 async def test_events_that_are_swept_while_they_are_read_are_swept_events(tmp_path: Path) -> None:
-    database = sqlite_database(tmp_path / "journal.db")
-    migrate(database)
+    database = sqlite_database(tmp_path / "journal.db", JOURNAL)
+    migrate(database, migrations, SCHEMA)
     async with sql_journal(database, SweptMeanwhile(tmp_path)) as journal:
         await journal.accept(new_run("r"), HERE, LONG)
         await journal.append(append("r", events(1, 1, LARGE)))

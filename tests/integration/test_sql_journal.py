@@ -21,10 +21,11 @@ from coordinator.config import JournalSettings
 from coordinator.journal import migrations
 from coordinator.journal.journal import JournalFailed, Retention
 from coordinator.journal.opening import open_journal, retention_of
-from coordinator.journal.sql.database import sqlite_database
-from coordinator.journal.sql.schema import SCHEMA, migrate
+from coordinator.journal.sql.schema import JOURNAL, SCHEMA
 from coordinator.journal.sql.tables import metadata
 from fanfold.errors import FailedPrecondition, InternalError
+from fanfold.sql.database import sqlite_database
+from fanfold.sql.migration import migrate
 from support.journals import ALICE, HERE, LONG, OVER, all_entries, append, events, new_run, sqlite_journal
 
 CHILD = Path(__file__).with_name("journal_child.py")
@@ -188,8 +189,8 @@ async def test_the_settings_say_what_is_kept() -> None:
 
 
 def test_migrations_make_the_tables_that_the_code_knows(tmp_path: Path) -> None:
-    migrated, made = sqlite_database(tmp_path / "migrated.db"), sqlite_database(tmp_path / "made.db")
-    migrate(migrated)
+    migrated, made = (sqlite_database(tmp_path / name, JOURNAL) for name in ("migrated.db", "made.db"))
+    migrate(migrated, migrations, SCHEMA)
     with made.writer.begin() as connection:
         metadata.create_all(connection)
     with migrated.reader.begin() as connection:

@@ -1,12 +1,6 @@
-"""Runs migrations on the connection that `coordinator.journal.sql.schema` gives, in its transaction."""
-
-from alembic import context
+"""Runs the migrations of the journal."""
 
 from coordinator.journal.sql.tables import metadata
+from fanfold.sql.migration import run_migrations
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=metadata,
-    render_as_batch=True,  # SQLite changes few tables in place
-)
-context.run_migrations()
+run_migrations(metadata)

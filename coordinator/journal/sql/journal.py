@@ -26,14 +26,14 @@ from coordinator.journal.journal import (
 )
 from coordinator.journal.payloads import ObjectStore, PayloadLost
 from coordinator.journal.sql import reads, writes
-from coordinator.journal.sql.access import Access
-from coordinator.journal.sql.database import Database
 from coordinator.journal.sql.objects import Objects
 from coordinator.journal.sql.segments import Segment, event_segments, record_segments, request_segment
 from coordinator.journal.sql.sweep import sweep
 from coordinator.journal.sql.tables import has_request_id, has_workflow, runs
-from coordinator.journal.sql.writer import QUEUE_BYTES, Operation
 from fanfold.errors import Aborted, InternalError
+from fanfold.sql.access import Access
+from fanfold.sql.database import Database
+from fanfold.sql.writer import QUEUE_BYTES, Operation
 
 INLINE_BYTES = 65_536
 """Payloads above this go to the object store."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, select, tuple_
 
-from coordinator.journal.instants import instant
 from coordinator.journal.journal import Entry, KeptRun, Record, RunFilter
 from coordinator.journal.payloads import Reference
 from coordinator.journal.sql.rows import kept_run
 from coordinator.journal.sql.segments import Body, KeptRecord, events_in, records_in, request_in
 from coordinator.journal.sql.tables import event_segments, identity, record_segments, requests, runs
-from coordinator.journal.sql.writer import Transaction
+from fanfold.sql.instants import instant
+from fanfold.sql.writer import Transaction
 
 Fetch = Callable[[str, Reference], bytes]
 """Gives what a reference into an object, given by its name, is to."""

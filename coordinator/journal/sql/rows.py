@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from coordinator.journal.instants import moment, seconds
 from coordinator.journal.journal import Append, Holder, KeptRun, NewRun
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
+from fanfold.sql.instants import moment, seconds
 
 NOBODY = 0
 """`lease_until` of a run that nobody holds, because it has ended or was let go."""

@@ -7,9 +7,7 @@ from functools import partial
 
 from sqlalchemy import ColumnElement, delete, exists, func, select, union_all, update
 
-from coordinator.journal.instants import micros
 from coordinator.journal.journal import Retention
-from coordinator.journal.sql.access import Access
 from coordinator.journal.sql.objects import Objects
 from coordinator.journal.sql.tables import (
     event_segments,
@@ -20,8 +18,10 @@ from coordinator.journal.sql.tables import (
     requests,
     runs,
 )
-from coordinator.journal.sql.writer import Transaction
 from coordinator.journal.sql.writes import forget_records
+from fanfold.sql.access import Access
+from fanfold.sql.instants import micros
+from fanfold.sql.writer import Transaction
 
 SLICE = 32
 """Segments of events deleted in one transaction."""

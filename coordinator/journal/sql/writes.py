@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, select, update
 
-from coordinator.journal.instants import micros, moment
 from coordinator.journal.journal import Append, Held, Holder, KeptRun, NewRun
 from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
 from coordinator.journal.sql.rows import NOBODY, append_columns, holding, kept_run, new_row
@@ -23,8 +22,9 @@ from coordinator.journal.sql.tables import (
     requests,
     runs,
 )
-from coordinator.journal.sql.writer import Transaction
 from fanfold.model.run import RunState
+from fanfold.sql.instants import micros, moment
+from fanfold.sql.writer import Transaction
 
 _is_this_run = runs.c.run_id == bindparam("this_run")
 _UPDATE = update(runs).where(_is_this_run)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.journal.sql.room import Room
+from fanfold.sql.room import Room
 
 
 async def taking(room: Room, size: int) -> asyncio.Task[None]:

@@ -13,9 +13,10 @@ import pytest
 import structlog
 
 from coordinator.journal.journal import Fenced, JournalFailed
-from coordinator.journal.sql.access import Access
-from coordinator.journal.sql.database import Database, sqlite_database
-from coordinator.journal.sql.writer import Operation, Transaction
+from coordinator.journal.sql.schema import JOURNAL
+from fanfold.sql.access import Access
+from fanfold.sql.database import Database, sqlite_database
+from fanfold.sql.writer import Operation, Transaction
 from support.mesh import until
 
 BUSY_SECONDS = 0.3
@@ -23,7 +24,7 @@ BUSY_SECONDS = 0.3
 
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
-    opened = sqlite_database(tmp_path / "x.db", busy_seconds=BUSY_SECONDS)
+    opened = sqlite_database(tmp_path / "x.db", JOURNAL, busy_seconds=BUSY_SECONDS)
     with opened.writer.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE t (x TEXT PRIMARY KEY)")
     return opened

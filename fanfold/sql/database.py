@@ -12,6 +12,8 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from fanfold.errors import Unavailable
+
 READERS = 4
 """Connections that read at the same time, beside the one that writes."""
 
@@ -28,6 +30,14 @@ _SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS
 
 
 @dataclass(frozen=True, slots=True)
+class Contents:
+    """What a database is for: its `name` in messages and logs, and the error that tells that it failed."""
+
+    name: str
+    failed: type[Unavailable]
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     """A database. Transactions of `writer` exclude one another from their beginning, in all processes.
 
@@ -37,11 +47,16 @@ class Database:
     writer: Engine
     reader: Engine
     where: str
+    contents: Contents
     _now: str
 
     def now(self, connection: Connection) -> int:
         """The database's time."""
         return int(connection.exec_driver_sql(self._now).scalar_one())
+
+    def closed(self) -> Unavailable:
+        """The error for whoever comes after it was closed."""
+        return self.contents.failed(f"the {self.contents.name} is closed")
 
     def close(self) -> None:
         """Close all connections."""
@@ -49,7 +64,7 @@ class Database:
         self.reader.dispose()
 
 
-def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
+def sqlite_database(path: Path, contents: Contents, *, busy_seconds: float = BUSY_SECONDS) -> Database:
     """The database in a file, which is made, readable for this user alone, if it is not there. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -61,9 +76,9 @@ def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
     @event.listens_for(writer, "do_connect")
     @event.listens_for(reader, "do_connect")
     def refuse_other_file(*_: object) -> None:
-        # SQLite goes on with a deleted file, whose runs nobody would find again; others would run them once more (C19).
+        # SQLite goes on with a deleted file, whose contents nobody would find again (C19).
         if not path.exists() or not os.path.samestat(path.stat(), file):
-            raise OSError("the file was deleted or replaced since it was opened; start the coordinator again")
+            raise OSError("the file was deleted or replaced since it was opened; start the service again")
 
     @event.listens_for(writer, "begin")
     def begin_writing(connection: Connection) -> None:
@@ -75,7 +90,7 @@ def sqlite_database(path: Path, busy_seconds: float = BUSY_SECONDS) -> Database:
         refuse_other_file()
         connection.exec_driver_sql("BEGIN")
 
-    return Database(writer, reader, str(path), _SQLITE_NOW)
+    return Database(writer, reader, str(path), contents, _SQLITE_NOW)
 
 
 def words_of(error: Exception) -> str:

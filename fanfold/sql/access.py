@@ -11,9 +11,8 @@ from typing import Self, TypeVar
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from coordinator.journal.journal import JournalFailed
-from coordinator.journal.sql.database import READERS, Database, words_of
-from coordinator.journal.sql.writer import QUEUE_BYTES, Operation, Transaction, Writer
+from fanfold.sql.database import READERS, Database, words_of
+from fanfold.sql.writer import QUEUE_BYTES, Operation, Transaction, Writer
 
 _Result = TypeVar("_Result")
 
@@ -26,7 +25,7 @@ class Access:
     def __init__(self, database: Database, queue_bytes: int = QUEUE_BYTES) -> None:
         self._database = database
         self._writer = Writer(database, queue_bytes)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal-reader")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=f"{database.contents.name}-reader")
         self._is_open = True
 
     async def __aenter__(self) -> Self:
@@ -47,13 +46,13 @@ class Access:
         return await self._writer.submit(operation, size)
 
     async def write(self, operation: Operation[_Result]) -> _Result:
-        """Carry an operation out. Raises what it raises, and JournalFailed."""
+        """Carry an operation out. Raises what it raises, and what says that the database failed."""
         return await (await self._writer.submit(operation))
 
     async def read(self, operation: Operation[_Result]) -> _Result:
-        """Carry out an operation that only reads. Raises what it raises, and JournalFailed."""
+        """Carry out an operation that only reads. Raises what it raises, and what says that the database failed."""
         if not self._is_open:
-            raise JournalFailed("the journal is closed")
+            raise self._database.closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
 
     def _read(self, operation: Callable[[Transaction], _Result]) -> _Result:
@@ -61,8 +60,9 @@ class Access:
             with self._database.reader.begin() as connection:
                 return operation(Transaction(connection, self._database.now(connection)))
         except (DBAPIError, OSError) as error:
-            _log.error("journal read failed", why=words_of(error))
-            raise JournalFailed from None
+            contents = self._database.contents
+            _log.error(f"{contents.name} read failed", why=words_of(error))
+            raise contents.failed from None
 
     def _close(self) -> None:
         self._readers.shutdown()

@@ -1,4 +1,4 @@
-"""Instants as journals count them: whole microseconds since 1970, which every store orders and gives back exactly."""
+"""Instants as databases count them: whole microseconds since 1970, which every one orders and gives back exactly."""
 
 from __future__ import annotations
 

@@ -14,10 +14,9 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from coordinator.journal.journal import JournalFailed
-from coordinator.journal.sql.database import Database, words_of
-from coordinator.journal.sql.room import Room
 from fanfold.errors import FanfoldError
+from fanfold.sql.database import Contents, Database, words_of
+from fanfold.sql.room import Room
 
 QUEUE_BYTES = 16 * 2**20
 """What waits to be written; callers that bring more wait for room."""
@@ -64,7 +63,7 @@ class Writer:
         self._changed = threading.Condition()
         self._closing = False
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._write, name="journal-writer")
+        self._thread = threading.Thread(target=self._write, name=f"{database.contents.name}-writer")
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> Self:
@@ -82,14 +81,14 @@ class Writer:
     async def submit(self, operation: Operation[_Result], size: int = 0) -> asyncio.Future[_Result]:
         """Queue an operation that writes about `size` bytes, as soon as there is room; gives what it will come to.
 
-        Raises JournalFailed if the journal is closed.
+        Raises what says that the database failed, if it is closed.
         """
         await self._room.take(size)
         queued = _Queued(operation, size, self._loop.create_future())
         with self._changed:
             if self._closing:
                 self._room.give(size)
-                raise JournalFailed("the journal is closed")
+                raise self._database.closed()
             self._queue.append(queued)
             self._changed.notify()
         return queued.done
@@ -114,19 +113,20 @@ class Writer:
 
     def _carry_out(self, operations: list[Operation[Any]]) -> list[Any]:
         """What the operations came to, once that is durable."""
+        contents = self._database.contents
         try:
             if self._connection is None:
                 self._connection = self._database.writer.connect()
             with self._connection.begin():
                 transaction = Transaction(self._connection, self._database.now(self._connection))
-                return [_perform(operation, transaction) for operation in operations]
+                return [_perform(operation, transaction, contents) for operation in operations]
         except Exception as error:
-            _log.error("journal transaction failed", operations=len(operations), why=words_of(error))
+            _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
             if self._connection is not None:
                 self._connection.invalidate()
                 self._connection.close()
                 self._connection = None
-            return [_Refusal(JournalFailed())] * len(operations)
+            return [_Refusal(contents.failed())] * len(operations)
 
     # In the event loop.
 
@@ -141,7 +141,7 @@ class Writer:
                 queued.done.set_result(result)
 
 
-def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
+def _perform(operation: Operation[Any], transaction: Transaction, contents: Contents) -> Any:
     """Carry out one operation of a transaction. What is wrong with it alone is its result; else the error is raised."""
     execute = transaction.connection.exec_driver_sql  # SQLAlchemy's own savepoints are compiled anew every time
     execute("SAVEPOINT operation")
@@ -150,13 +150,13 @@ def _perform(operation: Operation[Any], transaction: Transaction) -> Any:
     except FanfoldError as error:
         refusal = _Refusal(error)
     except (DataError, IntegrityError) as error:
-        _log.error("journal operation failed", why=words_of(error))
-        refusal = _Refusal(JournalFailed())
+        _log.error(f"{contents.name} operation failed", why=words_of(error))
+        refusal = _Refusal(contents.failed())
     except DBAPIError:
         raise
     except Exception:
-        _log.exception("journal operation failed")
-        refusal = _Refusal(JournalFailed())
+        _log.exception(f"{contents.name} operation failed")
+        refusal = _Refusal(contents.failed())
     else:
         execute("RELEASE operation")
         return result
