@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from executor_node.arrivals import Arrivals
 from executor_node.executions import Executions
-from fanfold.errors import FailedPrecondition, Unavailable
+from fanfold.errors import FanfoldError
 from fanfold.feed import Feed
 from fanfold.model.node import NodeStatus
 from fanfold.model.step import StepEvent
@@ -54,7 +54,7 @@ class CoordinatorLink:
         words: Feed[Word] = Feed()
         self.words = words
         self.arrivals = Arrivals(executions, lambda *credit: words.push(Credit(*credit)))
-        self.ended_by: FailedPrecondition | Unavailable | None = None
+        self.ended_by: FanfoldError | None = None
         """Why the node ended it, if it did."""
         self._endings = Outbox()
         self._has_piece = False
@@ -77,7 +77,7 @@ class CoordinatorLink:
         self._has_piece = False
         self._push_piece()
 
-    def end(self, error: FailedPrecondition | Unavailable) -> None:
+    def end(self, error: FanfoldError) -> None:
         """End it from this side, after what is still to be told."""
         self.ended_by = error
         self.words.close()

@@ -11,7 +11,7 @@ from executor_node.holder import not_a_step
 from executor_node.link import CoordinatorLink, Credit, Update, Word
 from executor_node.links import Links
 from fanfold.background import background
-from fanfold.errors import InvalidArgument
+from fanfold.errors import DeadlineExceeded, FanfoldError, InvalidArgument
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_spec
@@ -27,24 +27,25 @@ from fanfold.wire.time import seconds_from_proto
 
 MAX_LEASE_SECONDS = 3600.0
 
+HELLO_WAIT = 10.0
+"""Seconds that a coordinator may take to say who it is."""
+
 STATUS_INTERVAL = 1.0
 """Seconds between two words on how the node fares."""
 
 
 async def serve_link(
-    links: Links, requests: AsyncIterator[pb.LinkRequest], describe: Callable[[], Node]
+    links: Links, requests: AsyncIterator[pb.LinkRequest], describe: Callable[[], Node], hello_wait: float = HELLO_WAIT
 ) -> AsyncGenerator[pb.LinkResponse, None]:
     """Carry all steps of one coordinator (`ExecutorNode.Link`).
 
     Raises:
         InvalidArgument: the coordinator does not say who it is, or sends what makes no sense.
+        DeadlineExceeded: it says nothing at all.
         FailedPrecondition: a newer link of the same coordinator is up.
         Unavailable: nothing was heard from the coordinator for the time of its lease.
     """
-    first = await anext(requests, None)
-    if first is None or not first.hello.coordinator:
-        raise InvalidArgument.of_field("hello.coordinator", "must be in the first message")
-    hello = first.hello
+    hello = await _hello_of(requests, hello_wait)
     link = links.open(
         hello.coordinator,
         hello.link_epoch,
@@ -67,6 +68,17 @@ async def serve_link(
         link.close()
 
 
+async def _hello_of(requests: AsyncIterator[pb.LinkRequest], wait: float) -> pb.LinkHello:
+    try:
+        async with asyncio.timeout(wait):
+            first = await anext(requests, None)
+    except TimeoutError:
+        raise DeadlineExceeded(f"no hello came within {wait:g} s") from None
+    if first is None or not first.hello.coordinator:
+        raise InvalidArgument.of_field("hello.coordinator", "must be in the first message")
+    return first.hello
+
+
 async def _tell_status(link: CoordinatorLink, links: Links) -> None:
     while True:
         await asyncio.sleep(STATUS_INTERVAL)
@@ -74,6 +86,16 @@ async def _tell_status(link: CoordinatorLink, links: Links) -> None:
 
 
 async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink, links: Links) -> None:
+    """Do what the coordinator asks for, until it asks for nothing more, or for what makes no sense."""
+    try:
+        await _heed(requests, link, links)
+    except FanfoldError as error:
+        link.end(error)  # raised here, it would cancel the call in the midst of what is still to be told
+    else:
+        link.finish()
+
+
+async def _heed(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink, links: Links) -> None:
     holder = link.holder
     async for request in requests:
         if link.words.is_closed:
@@ -92,7 +114,6 @@ async def _hear(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink, 
             _start(start, link)
         for part in request.parts:
             holder.add(link, piece_from_proto(part))
-    link.finish()
 
 
 def _lease_of(hello: pb.LinkHello) -> float:
