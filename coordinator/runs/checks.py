@@ -43,6 +43,12 @@ class RequestChecks:
         if size > limits.run_bytes:
             raise InvalidArgument.of_field("items", f"must be at most {limits.run_bytes:,} bytes (limits.run_bytes)")
 
+    def refuse_oversize_checkpoint(self, size: int) -> None:
+        """The same for a checkpoint, of which a run is to be made."""
+        limit = self._limits.run_bytes
+        if size > limit:
+            raise InvalidArgument.of_field("checkpoint", f"must be at most {limit:,} bytes (limits.run_bytes)")
+
     def refuse_stages(self, stages: int, *, path: str) -> None:
         """Raise InvalidArgument unless a pipeline may have so many stages."""
         most = self._limits.stages

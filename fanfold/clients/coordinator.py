@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -14,8 +13,7 @@ import grpc.aio
 from fanfold.clients.pipeline import Answers, OnRequest, PipelineCall, PipelineShape, pipeline_requests
 from fanfold.clients.run_call import EventCall, RunCall
 from fanfold.errors import FailedPrecondition
-from fanfold.model.checkpoint import StepRecord, WorkflowCheckpoint
-from fanfold.model.checkpoint_form import refuse_newer
+from fanfold.model.checkpoint import WorkflowCheckpoint
 from fanfold.model.node import NodesChanged, NodeView
 from fanfold.model.run import EventDetail, Run, RunState, RunStepEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
@@ -25,13 +23,13 @@ from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.ahead import PartsAhead
-from fanfold.wire.checkpoint import checkpoint_requests, records_from_proto
+from fanfold.wire.checkpoint import CheckpointReader, checkpoint_messages
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.parts import event_with_texts
 from fanfold.wire.request import run_requests
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
-from fanfold.wire.time import set_duration, time_from_proto
+from fanfold.wire.time import set_duration
 
 if TYPE_CHECKING:
     from fanfold.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
@@ -211,17 +209,12 @@ class CoordinatorClient:
             NotFound: nothing of it is recorded.
             FailedPrecondition: it is of a newer version, or there is no journal.
         """
-        records: list[StepRecord] = []
-        updated_at: datetime | None = None
-        call = self._open_stub().GetCheckpoint(pb.GetCheckpointRequest(workflow_id=workflow_id))
+        reader = CheckpointReader(workflow_id)
+        request = pb.GetCheckpointRequest(workflow_id=workflow_id, takes_parts=True)
         with self._errors():
-            async for response in call:
-                part = response.checkpoint
-                refuse_newer(part.schema_version)
-                records += records_from_proto(part.records, workflow_id, first_index=len(records))
-                if part.HasField("updated_at"):
-                    updated_at = time_from_proto(part.updated_at)
-        return WorkflowCheckpoint(workflow_id=workflow_id, records=records, updated_at=updated_at)
+            async for response in self._open_stub().GetCheckpoint(request):
+                reader.take(response)
+        return reader.checkpoint()
 
     async def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> int:
         """Have a checkpoint kept in place of what is recorded of its workflow; how many records that were.
@@ -231,7 +224,8 @@ class CoordinatorClient:
             FailedPrecondition: it is of a newer version, or there is no journal.
             Aborted: the workflow runs.
         """
-        requests = checkpoint_requests(checkpoint)
+        total = len(checkpoint.records)
+        requests = checkpoint_messages(checkpoint, lambda: pb.PutCheckpointRequest(total_records=total), in_parts=True)
         with self._errors():
             response = await self._open_stub().PutCheckpoint(requests)
         return response.records

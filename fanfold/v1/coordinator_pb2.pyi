@@ -843,16 +843,20 @@ class GetCheckpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    TAKES_PARTS_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """The workflow."""
+    takes_parts: _builtins.bool
+    """Whether the caller puts texts together that come in parts. Without it records come whole, however large."""
     def __init__(
         self,
         *,
         workflow_id: _builtins.str = ...,
+        takes_parts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["takes_parts", b"takes_parts", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -865,18 +869,24 @@ class GetCheckpointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def checkpoint(self) -> _run_pb2.WorkflowCheckpoint:
-        """The next part."""
+        """The next records."""
+
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of an outcome: that of the one record in the message that follows the parts."""
 
     def __init__(
         self,
         *,
         checkpoint: _run_pb2.WorkflowCheckpoint | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "part", b"part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -891,6 +901,7 @@ class PutCheckpointRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOTAL_RECORDS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Makes the call idempotent."""
     total_records: _builtins.int
@@ -899,7 +910,11 @@ class PutCheckpointRequest(_message.Message):
     """
     @_builtins.property
     def checkpoint(self) -> _run_pb2.WorkflowCheckpoint:
-        """The next part."""
+        """The next records."""
+
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of an outcome: that of the one record in the message that follows the parts."""
 
     def __init__(
         self,
@@ -907,10 +922,11 @@ class PutCheckpointRequest(_message.Message):
         checkpoint: _run_pb2.WorkflowCheckpoint | None = ...,
         request_id: _builtins.str = ...,
         total_records: _builtins.int | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "total_records", b"total_records"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "part", b"part", "total_records", b"total_records"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "request_id", b"request_id", "total_records", b"total_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_records", b"_total_records", "checkpoint", b"checkpoint", "part", b"part", "request_id", b"request_id", "total_records", b"total_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__total_records: _TypeAlias = _typing.Literal["total_records"]  # noqa: Y015
     _WhichOneofArgType__total_records: _TypeAlias = _typing.Literal["_total_records", b"_total_records"]  # noqa: Y015

@@ -144,8 +144,8 @@ class CoordinatorStub:
     """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
     Errors:
-      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
-                          nothing was stored.
+      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said,
+                          or all of it is larger than a run may be; nothing was stored.
       FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
       ABORTED             the workflow runs here.
     """
@@ -286,8 +286,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
     Errors:
-      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
-                          nothing was stored.
+      INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said,
+                          or all of it is larger than a run may be; nothing was stored.
       FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
       ABORTED             the workflow runs here.
     """
@@ -485,8 +485,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Stores a checkpoint in place of the workflow's records, to be resumed here (C7).
 
         Errors:
-          INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said;
-                              nothing was stored.
+          INVALID_ARGUMENT    a record was changed or is of another workflow, or their number is not the one that was said,
+                              or all of it is larger than a run may be; nothing was stored.
           FAILED_PRECONDITION the checkpoint is of a newer version, or no journal is configured.
           ABORTED             the workflow runs here.
         """
