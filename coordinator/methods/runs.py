@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 
 from coordinator.journal.journal import RunFilter
@@ -16,7 +16,7 @@ from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.opening import Opening
 from coordinator.runs.queries import RunQueries, order_of
 from coordinator.runs.runs import Runs
-from fanfold.errors import InvalidArgument
+from fanfold.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from fanfold.model.run import Run
 from fanfold.model.validation import parse_line, parse_request_id, parse_spec
 from fanfold.v1 import coordinator_pb2 as pb
@@ -29,6 +29,10 @@ from fanfold.wire.step import spec_from_proto
 
 MAX_REASON = 4096
 """Characters of a reason to cancel."""
+
+
+TELL_SECONDS = 1.0
+"""How long a coordinator that holds a run may take to answer that it is to be cancelled, which is durable anyway."""
 
 
 class RunMethods(GeneratedServicer):
@@ -103,10 +107,14 @@ class RunMethods(GeneratedServicer):
         try:
             run = await self._queries.cancel(ANONYMOUS, _run_id_of(request), reason)
         except HeldElsewhere as elsewhere:
-            response: pb.CancelRunResponse = await self._forwarding.unary(
-                elsewhere.address, context, lambda stub, metadata: stub.CancelRun(request, metadata=metadata)
-            )
-            return response
+            with suppress(Unavailable, DeadlineExceeded):  # then its holder hears of it when it looks at the journal
+                told: pb.CancelRunResponse = await self._forwarding.unary(
+                    elsewhere.address,
+                    context,
+                    lambda stub, metadata: stub.CancelRun(request, metadata=metadata, timeout=TELL_SECONDS),
+                )
+                return told
+            run = await self._queries.get(ANONYMOUS, _run_id_of(request))
         return pb.CancelRunResponse(run=run_to_proto(run))
 
     async def ExecuteStep(  # noqa: N802

@@ -174,11 +174,15 @@ class DurableRuns:
                         raise NotFound("no such run")
                     if ends_run(kept.run.state):
                         return kept
-                    if kept.lease_left > 0 and kept.holder.address != self.holding.address:
-                        raise HeldElsewhere(kept.holder.address)
+                    self.refuse_elsewhere(kept)
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             raise Unavailable("no coordinator has taken the run over yet", retry_delay=1.0) from None
+
+    def refuse_elsewhere(self, kept: KeptRun) -> None:
+        """Raise HeldElsewhere if another coordinator holds the run."""
+        if kept.lease_left > 0 and kept.holder.address != self.holding.address:
+            raise HeldElsewhere(kept.holder.address)
 
     async def resume(self, kept: KeptRun) -> JournaledRun:
         """A run that was claimed, ready to go on."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from coordinator.journal.journal import KeptRun, RunFilter
-from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.log import ends_run
 from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.runs import Runs
@@ -53,23 +52,24 @@ class RunQueries:
         return await self._runs.durable.reader(run_id, first, detail)
 
     async def cancel(self, owner: str, run_id: str, reason: str) -> Run:
-        """Have a run cancelled; gives it as it is now.
+        """Have a run cancelled, which is durable then; gives it as it is now.
 
         Raises:
             NotFound: there is no such run.
-            HeldElsewhere: another coordinator holds it. It will hear of it all the same, but later.
+            HeldElsewhere: another coordinator holds it, and will hear of it; sooner, if it is told.
         """
         found = await self._find(owner, run_id)
         if isinstance(found, Run):
             self._runs.attached[run_id].cancel(reason)
             return found
-        if not ends_run(found.run.state):
-            await self._runs.durable.journal.ask_to_cancel(run_id, reason)
-            located = await self._runs.durable.locate(run_id)
-            if isinstance(located, JournaledRun):
-                located.cancel(reason)
-                return located.view()
-            found = located
+        if ends_run(found.run.state):
+            return found.run
+        await self._runs.durable.journal.ask_to_cancel(run_id, reason)
+        live = self._runs.durable.holding.get(run_id)
+        if live is not None:
+            live.cancel(reason)
+            return live.view()
+        self._runs.durable.refuse_elsewhere(found)
         return self._view(found)
 
     async def _find(self, owner: str, run_id: str) -> Run | KeptRun:

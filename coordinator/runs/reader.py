@@ -67,10 +67,15 @@ class LiveReader:
 
 
 class KeptReader:
-    """Reads a run that has ended."""
+    """Reads a run that has ended.
+
+    Raises OutOfRange if `first` is beyond what follows its last event.
+    """
 
     def __init__(self, journal: Journal, kept: KeptRun, first: int, detail: EventDetail) -> None:
         assert ends_run(kept.run.state)
+        if first > kept.last_sequence + 1:
+            raise OutOfRange(f"there is no event {first}; the last is {kept.last_sequence}, for the run has ended")
         self._journal = journal
         self._run_id = kept.run.run_id
         self._last = kept.last_sequence

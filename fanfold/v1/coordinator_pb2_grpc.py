@@ -240,7 +240,8 @@ class CoordinatorServicer:
 
         Errors:
         NOT_FOUND    no such run, or it belongs to somebody else.
-        OUT_OF_RANGE events from that number on are no longer held; the message names the first that is.
+        OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
+        ended with an event before that number.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

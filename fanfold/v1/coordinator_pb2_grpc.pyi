@@ -118,7 +118,8 @@ class CoordinatorStub:
 
     Errors:
       NOT_FOUND    no such run, or it belongs to somebody else.
-      OUT_OF_RANGE events from that number on are no longer held; the message names the first that is.
+      OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
+                   ended with an event before that number.
     """
     CancelRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CancelRunRequest, _coordinator_pb2.CancelRunResponse]
     """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
@@ -260,7 +261,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
 
     Errors:
       NOT_FOUND    no such run, or it belongs to somebody else.
-      OUT_OF_RANGE events from that number on are no longer held; the message names the first that is.
+      OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
+                   ended with an event before that number.
     """
     CancelRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CancelRunRequest, _coordinator_pb2.CancelRunResponse]  # type: ignore[assignment]
     """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
@@ -435,7 +437,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           NOT_FOUND    no such run, or it belongs to somebody else.
-          OUT_OF_RANGE events from that number on are no longer held; the message names the first that is.
+          OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
+                       ended with an event before that number.
         """
 
     @_abc_1.abstractmethod

@@ -73,6 +73,10 @@ async def test_a_run_is_found_listed_and_told_again(tmp_path: Path) -> None:
         assert (found.steps.total, found.steps.succeeded) == (2, 2)
         watched = await events_of(stub.WatchRun(pb.WatchRunRequest(run_id=run_id, from_sequence=4, events=LIFECYCLE)))
         assert watched == first[3:]
+        assert await events_of(stub.WatchRun(pb.WatchRunRequest(run_id=run_id, from_sequence=7))) == []
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no event 8; the last is 6") as caught:
+            await events_of(stub.WatchRun(pb.WatchRunRequest(run_id=run_id, from_sequence=8)))
+        assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
         listed = await stub.ListRuns(pb.ListRunsRequest(workflow_id="audit"))
         assert [run.run_id for run in listed.runs] == [run_id]
         with pytest.raises(grpc.aio.AioRpcError) as caught:

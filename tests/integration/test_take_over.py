@@ -30,6 +30,7 @@ from support.mesh import ANY_PORT, SHORT_PATIENCE, coordinator_alone, node_confi
 pytestmark = pytest.mark.process
 
 LIFECYCLE = run_pb2.EVENT_DETAIL_LIFECYCLE
+CANCELLED = run_pb2.RUN_STATE_CANCELLED
 JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 10.0}
 NODES = {"lease": 3.0, "lease_grace": 1.0, "lease_margin": 0.3, "redial_delay": 0.2}
 
@@ -218,6 +219,29 @@ async def test_a_frozen_coordinator_finds_its_run_taken_over_and_does_no_harm(tm
         call.cancel()
         assert_whole(events, 12)
         assert len(coordinators.lines()) == 24
+
+
+@pytest.mark.contract("C19", "C27")
+async def test_a_run_is_cancelled_through_another_coordinator_though_its_own_is_frozen(tmp_path: Path) -> None:
+    async with pair(tmp_path) as coordinators, open_channel(coordinators.first.address) as channel:
+        stub: Any = CoordinatorStub(channel)
+        call = stub.Run(iter(request([slow("0")])))
+        run_id = (await call.read()).events[0].started.run_id
+        await until(lambda: len(coordinators.lines()) == 1, "the step has begun")
+        coordinators.process.send_signal(signal.SIGSTOP)
+        try:
+            async with open_channel(coordinators.second) as other:
+                second: Any = CoordinatorStub(other)
+                answer = await second.CancelRun(pb.CancelRunRequest(run_id=run_id, reason="enough"))
+                assert answer.run.run_id == run_id
+                async with asyncio.timeout(20):
+                    while (run := (await second.GetRun(pb.GetRunRequest(run_id=run_id))).run).state != CANCELLED:
+                        await asyncio.sleep(0.05)
+            assert run.reason == "enough"
+            assert run.coordinator == "second"
+        finally:
+            coordinators.process.send_signal(signal.SIGCONT)
+        call.cancel()
 
 
 @pytest.mark.contract("C14", "C16", "C19")
