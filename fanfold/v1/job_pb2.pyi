@@ -37,10 +37,19 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_KILLED: _JobState.ValueType  # 4
     """It was stopped because somebody asked."""
     JOB_STATE_FAILED: _JobState.ValueType  # 5
-    """It ended otherwise."""
+    """It ended otherwise; `detail` says how."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
-    """The states of a job (C35). First settlement wins."""
+    """The states of a job (C35). The first settlement that becomes durable wins, and is final.
+
+      RUNNING  -> STOPPING   somebody asked for a stop; also while the producer is away
+      RUNNING  -> COMPLETED | FAILED
+      STOPPING -> COMPLETED | KILLED | FAILED   the producer's word; it may have completed before it could be stopped
+      RUNNING | STOPPING -> FAILED   by the registry: the producer stayed away beyond the grace ("producer lost"), or did
+                                     not settle within the stop deadline
+
+    A producer that says KILLED where nobody asked for a stop has its job settled as FAILED, with its detail.
+    """
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 """Never sent."""
@@ -53,7 +62,7 @@ JOB_STATE_COMPLETED: JobState.ValueType  # 3
 JOB_STATE_KILLED: JobState.ValueType  # 4
 """It was stopped because somebody asked."""
 JOB_STATE_FAILED: JobState.ValueType  # 5
-"""It ended otherwise."""
+"""It ended otherwise; `detail` says how."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
@@ -77,7 +86,7 @@ class Job(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     SETTLED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """`<kind>-<n>` (C33)."""
+    """`<kind>-<n>` (C33). Numbers are counted over all kinds, only grow, and are never used again; some are skipped."""
     kind: _builtins.str
     """What kind of work it is, in kebab-case."""
     label: _builtins.str
@@ -89,18 +98,20 @@ class Job(_message.Message):
     parent: _builtins.str
     """The job or session it belongs to; may be empty."""
     progress: _builtins.str
-    """One line while it runs (C35)."""
+    """The producer's line on how far it is; its last one after the end (C35)."""
     detail: _builtins.str
-    """The producer's word on how it ended (C35)."""
+    """How it ended: the producer's word, or the registry's where that settled it, as "producer lost" (C35, C38)."""
     stop_reason: _builtins.str
     """Why it was asked to stop; empty when it was not."""
     waiting_on: _builtins.str
-    """What it waits on, in words (C42); empty when it moves."""
+    """What it waits on, in words, as "its producer, which has been away for 12 s" (C42); empty when it moves or is
+    settled.
+    """
     has_result: _builtins.bool
     """Whether a result can be read."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputSource]:
-        """Its output sources."""
+        """Its output sources, in the order in which it was registered with them."""
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
@@ -138,7 +149,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class OutputSource(_message.Message):
-    """One stream of a job's output, kept in a bounded ring (C37)."""
+    """One stream of a job's output, of which the last bytes are kept (C37)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -149,11 +160,11 @@ class OutputSource(_message.Message):
     name: _builtins.str
     """Its name, as "stdout"."""
     total_bytes: _builtins.int
-    """Bytes ever written."""
+    """Bytes ever written: the offset of the next byte."""
     earliest_offset: _builtins.int
-    """Offset of the first byte still held."""
+    """Offset of the first byte still held; `total_bytes` when none is."""
     lossy: _builtins.bool
-    """Whether bytes were dropped."""
+    """Whether bytes were dropped: from the front, or by a producer that could not send them."""
     def __init__(
         self,
         *,
@@ -182,16 +193,16 @@ class JobSpec(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     UNOWNED_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """What kind of work it is, in kebab-case. Required."""
+    """What kind of work it is: `[a-z][a-z0-9]*(-[a-z0-9]+)*`, at most 63 characters. Required."""
     label: _builtins.str
-    """One line for people."""
+    """One line for people; how long it may be, the registry's configuration says."""
     parent: _builtins.str
-    """The job or session it belongs to; may be empty."""
+    """The job or session it belongs to, on one line; may be empty. Its length is bounded as the label's."""
     unowned: _builtins.bool
     """Registers it as open to every authenticated caller, where the registry allows it (C34)."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the output sources it will write."""
+        """Names of the output sources it will write, each once: 1 to 64 characters of letters, digits and ._-, at most 8."""
 
     def __init__(
         self,

@@ -86,10 +86,17 @@ class ProduceOpen(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ON_BEHALF_OF_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Makes it idempotent. Required."""
+    """Makes it idempotent: what its owner registered with it before is answered with `committed` (C44). Required; one
+    line of at most 128 characters.
+    """
     on_behalf_of: _builtins.str
     """The principal it is produced for, where the producer may act for others; empty means itself."""
+    epoch: _builtins.int
+    """The producer's epoch: the one the job begins with, or the one with which a job that was registered before is taken
+    over, as in ProduceReattach. 0 means 1.
+    """
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
         """What to register."""
@@ -100,10 +107,11 @@ class ProduceOpen(_message.Message):
         spec: _job_pb2.JobSpec | None = ...,
         request_id: _builtins.str = ...,
         on_behalf_of: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["on_behalf_of", b"on_behalf_of", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "on_behalf_of", b"on_behalf_of", "request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -120,7 +128,7 @@ class ProduceReattach(_message.Message):
     job_id: _builtins.str
     """The job."""
     epoch: _builtins.int
-    """The producer's epoch; an older one than the registry knows is refused."""
+    """The producer's epoch; an older one than the job's is refused. 0 means 1."""
     def __init__(
         self,
         *,
@@ -142,16 +150,20 @@ class ProduceStarted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The producer's first epoch."""
+    """The epoch the job begins with; 0 means that of `open`."""
+    holds: _builtins.str
+    """What the work holds, on one line, as "process 4711 on host-a"; told to people when it may have been left behind."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        holds: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "holds", b"holds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,10 +200,10 @@ class ProduceOutput(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     progress: _builtins.str
-    """The progress line; unset leaves it as it is."""
+    """The progress line; unset leaves it as it is. Line breaks become spaces, and what is beyond 4096 characters is cut."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputChunk]:
-        """Output, in order."""
+        """Output, in order. A message SHOULD have at most 64 KiB."""
 
     def __init__(
         self,
@@ -219,9 +231,11 @@ class OutputChunk(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """The source."""
+    """The source, one of those the job was registered with."""
     offset: _builtins.int
-    """Offset of the first byte within the source; repeated bytes are ignored."""
+    """Offset of the first byte within the source. Bytes before its end are taken as repeated, and ignored; an offset
+    beyond its end says that the bytes between are lost.
+    """
     data: _builtins.bytes
     """The bytes."""
     def __init__(
@@ -241,7 +255,7 @@ Global___OutputChunk: _TypeAlias = OutputChunk  # noqa: Y015
 
 @_typing.final
 class ProduceSettled(_message.Message):
-    """The job is settled."""
+    """The job is settled. A large result comes in several of these, of which the last one counts for the rest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -252,24 +266,26 @@ class ProduceSettled(_message.Message):
     state: _job_pb2.JobState.ValueType
     """JOB_STATE_COMPLETED, JOB_STATE_KILLED or JOB_STATE_FAILED."""
     detail: _builtins.str
-    """One line on how it ended."""
+    """One line on how it ended. Line breaks become spaces, and what is beyond 4096 characters is cut."""
     result: _builtins.bytes
-    """The next part of the result."""
+    """The next part of the result; one part SHOULD have at most 256 KiB. Unset in all of them: the job has no result."""
     more: _builtins.bool
-    """Whether more of the result follows."""
+    """Whether more of the result follows; nothing else may come between."""
     def __init__(
         self,
         *,
         state: _job_pb2.JobState.ValueType = ...,
         detail: _builtins.str = ...,
-        result: _builtins.bytes = ...,
+        result: _builtins.bytes | None = ...,
         more: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_result", b"_result", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "more", b"more", "result", b"result", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_result", b"_result", "detail", b"detail", "more", b"more", "result", b"result", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__result: _TypeAlias = _typing.Literal["result"]  # noqa: Y015
+    _WhichOneofArgType__result: _TypeAlias = _typing.Literal["_result", b"_result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__result) -> _WhichOneofReturnType__result | None: ...
 
 Global___ProduceSettled: _TypeAlias = ProduceSettled  # noqa: Y015
 
@@ -331,7 +347,7 @@ class ProduceAdmitted(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """The job's id."""
+    """The job's id, once it is committed."""
     def __init__(
         self,
         *,
@@ -353,21 +369,25 @@ class ProduceCommitted(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """The producer's epoch, for re-attachment."""
+    """The epoch it is held with from now on."""
+    max_result_bytes: _builtins.int
+    """Largest result it may be settled with."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job."""
+        """The job as it is kept."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
         epoch: _builtins.int = ...,
+        max_result_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "job", b"job", "max_result_bytes", b"max_result_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -375,13 +395,16 @@ Global___ProduceCommitted: _TypeAlias = ProduceCommitted  # noqa: Y015
 
 @_typing.final
 class ProduceCredit(_message.Message):
-    """Output may be sent."""
+    """Output may be sent. A producer SHOULD NOT send more than it was given credit for on this stream; it drops what it
+    cannot keep meanwhile, and says so by a gap. Readers have no part in this: credit comes as fast as the registry takes
+    output.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BYTES_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
-    """Bytes that may be sent beyond what was sent so far."""
+    """Bytes of output that may be sent beyond all credit before."""
     def __init__(
         self,
         *,
@@ -499,7 +522,7 @@ class JobFilter(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
-    """Only jobs of this owner, and of those it covers; empty means all the caller may see."""
+    """Only jobs of this owner, and of those it covers (C34); empty means all the caller may see."""
     kind: _builtins.str
     """Only jobs of this kind."""
     label: _builtins.str
@@ -508,7 +531,7 @@ class JobFilter(_message.Message):
     """Only jobs of this parent."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
-        """Only jobs in one of these states."""
+        """Only jobs in one of these states; in WatchJobs, only jobs that have come to be in one of them."""
 
     def __init__(
         self,
@@ -659,7 +682,7 @@ class WaitJobRequest(_message.Message):
     """The job."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Longest time to wait. Unset means 60 seconds."""
+        """Longest time to wait, at most one hour. Unset means 60 seconds."""
 
     def __init__(
         self,
@@ -751,7 +774,7 @@ class ReadJobOutputResponse(_message.Message):
     """Bytes that were dropped right before `offset`."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it was written."""
+        """When the last of it came to the registry."""
 
     def __init__(
         self,
@@ -824,7 +847,7 @@ class CancelJobRequest(_message.Message):
     job_id: _builtins.str
     """The job."""
     reason: _builtins.str
-    """Why, for people."""
+    """Why, for people: one line of at most 4096 characters. Empty means that its owner, or who it was, asked for it."""
     def __init__(
         self,
         *,

@@ -28,6 +28,13 @@ if _version_not_supported:
 class JobRegistryStub:
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
 
+    Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
+    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
+    exist: NOT_FOUND, in the same words.
+
+    Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
+    with their work, and come back when it does.
+
     Errors common to every method: as Coordinator's, and
     NOT_FOUND there is no such job, or it belongs to somebody else; the two look the same (C33).
     """
@@ -88,21 +95,60 @@ class JobRegistryStub:
 class JobRegistryServicer:
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
 
+    Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
+    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
+    exist: NOT_FOUND, in the same words.
+
+    Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
+    with their work, and come back when it does.
+
     Errors common to every method: as Coordinator's, and
     NOT_FOUND there is no such job, or it belongs to somebody else; the two look the same (C33).
     """
 
     def ProduceJob(self, request_iterator, context):
-        """Registers a job and carries its life (C32). The producer sends `open` or `reattach`; the registry answers `admitted`
-        with the job's number; the producer starts its work once and sends `started` or `start_failed`; the registry
-        answers `committed`, and from then on the job is visible. Then the producer sends output and progress, and
-        `settled` at the end; the registry sends `cancel` when somebody asks for a stop.
+        """Registers a job and carries its life, from its producer's side (C32). The stream of a new job:
+
+        producer                registry
+        open              ->
+        <-  admitted    all was checked; the job has its number, and nobody sees it yet
+        (starts its work, once)
+        started           ->
+        <-  committed   durable, and visible to others; then credit
+        output ...        ->
+        <-  credit ...
+        <-  cancel      somebody asked for a stop, at most once a stream
+        settled           ->              the work has ended and what it held is released (C36)
+        <-  kept        durable; the stream ends
+
+        A producer whose work cannot start says `start_failed` instead of `started`: nothing is registered, and the number
+        is skipped. So it is when the stream breaks before `started` has come, or `started` does not come in time.
+
+        When the stream breaks after `started` was sent and before `committed` has come, the producer MUST open again with
+        the same request_id. `committed` then says that the job was registered; `admitted`, with another number, that it
+        was not: as its work has started, the producer says `started` at once, or ends the work and says `start_failed`.
+
+        When the stream breaks later, also because the registry restarts or drains (UNAVAILABLE), the producer goes on with
+        its work and SHOULD come back with `reattach` instead of `open`, as soon as it can, with back-off and jitter;
+        within the registry's grace (60 s by default). The answer is `committed`, with the job as it is kept: its sources
+        tell up to where output was kept, and the producer sends again what is missing from there on, or begins after a
+        gap. A stop that was asked for meanwhile comes as `cancel`. A job that its producer has settled is answered with
+        `committed` and `kept`.
+
+        Whoever attaches with a newer epoch or the same takes the job over: an older stream that is still there ends with
+        ABORTED. After the grace the job is settled as FAILED, "producer lost", and a producer that returns is told so by
+        NOT_FOUND with the reason GONE: it MUST stop its work. Once that job is deleted, the reason is NOT_FOUND.
 
         Errors:
-        PERMISSION_DENIED  the caller may not produce, or not for this owner.
-        RESOURCE_EXHAUSTED a limit is reached; the message names it and its value. No number was burnt.
-        ABORTED            an older epoch than the job's: another producer holds it.
-        NOT_FOUND          re-attachment after the grace: the job is settled; stop the work ("gone", C38).
+        INVALID_ARGUMENT    a field is wrong, or a message comes out of turn. What was committed stays so.
+        PERMISSION_DENIED   the caller may not produce, or not for this owner, or no open jobs are allowed.
+        RESOURCE_EXHAUSTED  a limit is reached; the message names it and its value. At `open` no number was burnt. Reason
+        RESULT_TOO_LARGE: nothing was settled; re-attach and settle without the result.
+        ABORTED             another producer holds the job: reason STALE_EPOCH, an older epoch than the job's; reason
+        SUPERSEDED, somebody attached after this stream.
+        NOT_FOUND           re-attachment to a job that is not there, or, reason GONE, that the registry has given up.
+        DEADLINE_EXCEEDED   nothing came to open the stream with, or `started` did not come in time.
+        UNAVAILABLE         the registry stops, or cannot write. Come back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,7 +162,8 @@ class JobRegistryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists the jobs the caller may see, newest first. Pages are stable under inserts.
+        """Lists the jobs the caller may see, newest first, that is by descending number. Pages are stable under inserts: a
+        job that is there all the while is on exactly one page.
 
         Errors:
         INVALID_ARGUMENT the page token is not one this method gave.
@@ -126,10 +173,14 @@ class JobRegistryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Follows jobs from a cursor; each settlement is told exactly once for a cursor, also over restarts (F23).
+        """Follows jobs from a cursor on. The first message comes at once, maybe without jobs, for its cursor. Each settlement
+        is told exactly once for a cursor, also over restarts (F23): whoever goes on from the cursor of the last message
+        that it took misses none and is told none again. Of the changes before, as progress, several may be told as one. A
+        job that was deleted since is told as it settled.
 
         Errors:
-        OUT_OF_RANGE changes from that cursor on are no longer held; list again.
+        INVALID_ARGUMENT the cursor is not one that this service gave.
+        OUT_OF_RANGE     changes from that cursor on are no longer held; list again, and go on from `watch_cursor`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,34 +194,47 @@ class JobRegistryServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadJobOutput(self, request, context):
-        """Reads a job's output from an offset, and follows it when asked to (C37). Idempotent.
+        """Reads a job's output from an offset to its present end, and with `follow` on until the job is settled (C37).
+        Idempotent: the same offset gives the same bytes, as long as they are held. An offset beyond the end gives nothing,
+        or with `follow` waits for it, as after a restart of the registry, which may have lost the last second of output
+        until the producer has sent it again.
+
+        Errors:
+        NOT_FOUND reason NO_SUCH_SOURCE: the job has no source of this name, or none at all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJobResult(self, request, context):
-        """Gives a settled job's result, in parts (C37).
+        """Gives a settled job's result, in parts (C37). An empty result comes as one empty part.
 
         Errors:
-        FAILED_PRECONDITION the job is not settled, or it has no result.
+        FAILED_PRECONDITION the job is not settled (reason NOT_SETTLED), or it has no result (reason NO_RESULT).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Asks a job to stop (C38). Idempotent; the first reason is kept.
+        """Asks a job to stop (C38): it is STOPPING when this answers, unless it is settled, which changes nothing. The
+        producer is asked at once, or when it returns; it settles the job when the work is gone. Where it does not do so
+        within the stop deadline (60 s by default), the registry settles the job as FAILED and says what may be orphaned.
+        Idempotent; the first reason is kept.
+
+        Errors:
+        PERMISSION_DENIED the caller may see the job and not control it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Removes a settled job. Idempotent within the retention of its number.
+        """Removes a settled job with its output and result. Idempotent as long as settled jobs are kept.
 
         Errors:
-        FAILED_PRECONDITION the job is not settled; cancel it first.
+        FAILED_PRECONDITION the job is not settled (reason NOT_SETTLED); cancel it first.
+        PERMISSION_DENIED   the caller may see the job and not control it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -234,6 +298,13 @@ def add_JobRegistryServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class JobRegistry:
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
+
+    Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
+    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
+    exist: NOT_FOUND, in the same words.
+
+    Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
+    with their work, and come back when it does.
 
     Errors common to every method: as Coordinator's, and
     NOT_FOUND there is no such job, or it belongs to somebody else; the two look the same (C33).
