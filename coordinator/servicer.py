@@ -8,6 +8,7 @@ from coordinator.methods.nodes import NodeMethods
 from coordinator.methods.pipelines import PipelineMethods
 from coordinator.methods.runs import RunMethods
 from coordinator.placement.nodes import Nodes
+from coordinator.policy import POLICY
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.queries import RunQueries
 from coordinator.runs.runs import Runs
@@ -22,6 +23,7 @@ def service(runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forward
         "fanfold.v1.Coordinator",
         servicer,
         add_CoordinatorServicer_to_server,
+        POLICY,
         unattended=frozenset({"AnnounceNode", "WatchNodes"}),
     )
 

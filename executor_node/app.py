@@ -89,7 +89,7 @@ async def running(
 
         up = await stack.enter_async_context(
             serving(
-                [service(servicer)],
+                [service(servicer, direct_callers=config.direct_callers)],
                 listen=config.listen,
                 metrics_listen=config.metrics_listen,
                 registry=registry,

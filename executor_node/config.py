@@ -76,6 +76,8 @@ class ExecutorNodeConfig(_Section):
     """Coordinators, as host:port, that it announces itself to."""
     advertise: str = ""
     """Address that coordinators are told to dial; by default the one it listens on."""
+    direct_callers: bool = False
+    """Whether principals of the role caller, and not only coordinators, may have it run steps (ExecuteStep)."""
     labels: Annotated[dict[Label, Label], Field(max_length=64)] = {}
     """Labels for `node_labels` of steps."""
     workspace: Path = Path()

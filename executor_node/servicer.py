@@ -14,8 +14,10 @@ from executor_node.executions import Executions
 from executor_node.keeping import DEFAULT_KEEPING, Keeping
 from executor_node.link_servicer import STATUS_INTERVAL, serve_link
 from executor_node.links import Links
+from executor_node.policy import policy_of
 from fanfold.model.node import Node
 from fanfold.model.validation import parse_request_id, parse_spec
+from fanfold.rpc.call import current_principal
 from fanfold.rpc.server import Service
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
@@ -27,10 +29,14 @@ from fanfold.wire.step import spec_from_proto
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def service(servicer: ExecutorNodeServicer) -> Service:
-    """The node as a service to be served."""
+def service(servicer: ExecutorNodeServicer, *, direct_callers: bool) -> Service:
+    """The node as a service to be served; `direct_callers` says whether to callers too."""
     return Service(
-        "fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server, unattended=frozenset({"WatchNode"})
+        "fanfold.v1.ExecutorNode",
+        servicer,
+        add_ExecutorNodeServicer_to_server,
+        policy_of(direct_callers=direct_callers),
+        unattended=frozenset({"WatchNode"}),
     )
 
 
@@ -83,8 +89,9 @@ class ExecutorNodeServicer(GeneratedServicer):
     ) -> AsyncIterator[pb.ExecutorNodeExecuteStepResponse]:
         """Run one step, or go on telling of one that an earlier call with the request id has begun."""
         spec = parse_spec(spec_from_proto(request.step), path="step")
-        request_id = parse_request_id(request.request_id)
-        async with self._direct.call(spec, request_id, progress=request.progress) as feed:
+        async with self._direct.call(
+            spec, _own(parse_request_id(request.request_id)), progress=request.progress
+        ) as feed:
             while events := await feed.read():
                 for response in step_batches(
                     events, pb.ExecutorNodeExecuteStepResponse, takes_parts=request.takes_parts
@@ -98,3 +105,8 @@ class ExecutorNodeServicer(GeneratedServicer):
         async with aclosing(serve_link(self._links, aiter(request_iterator), self._describe)) as responses:
             async for response in responses:
                 yield response
+
+
+def _own(request_id: str) -> str:
+    """The request id as one of the caller's own, for others may not take its step over. No principal has a space."""
+    return request_id and f"{current_principal().name} {request_id}"

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -15,10 +15,14 @@ from uuid import uuid4
 import grpc.aio
 
 from fanfold.errors import FanfoldError
+from fanfold.model.principal import Principal
 from fanfold.rpc.status import code_of, to_status, to_trailers
 
 REQUEST_ID_KEY = "x-request-id"
 UNKNOWN = "unknown"
+
+NOBODY = Principal("", frozenset())
+"""The principal of a call as long as it is not known, and where nobody asks."""
 
 _MADE_IDS = map(f"{uuid4().hex[:16]}-{{}}".format, itertools.count(1))
 _WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -42,12 +46,19 @@ class Method:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A call while it runs. `started_at` is on the monotonic clock; `cut_short` says that the server stops it."""
+    """A call while it runs.
+
+    `principal` is whose call it is, and `actor` who makes it, mostly the same one; `started_at` is on the monotonic
+    clock; `cut_short` says that the server stops it.
+    """
 
     method: Method
     request_id: str
     peer: str
     context: grpc.aio.ServicerContext[Any, Any]
+    metadata: Mapping[str, str | bytes]
+    principal: Principal = NOBODY
+    actor: Principal = NOBODY
     started_at: float = field(default_factory=time.monotonic)
     cut_short: bool = False
 
@@ -67,10 +78,11 @@ def begin_call(method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> C
     A request id that the client gave is told back at the end; one that is made here is told with errors only, as the
     trailer would cost every call some 8% of its time.
     """
-    given = _given_request_id(context.invocation_metadata() or ())
+    metadata = dict(context.invocation_metadata() or ())
+    given = _given_request_id(metadata)
     if given:
         context.set_trailing_metadata(((REQUEST_ID_KEY, given),))
-    call = Call(method, given or next(_MADE_IDS), context.peer(), context)
+    call = Call(method, given or next(_MADE_IDS), context.peer(), context, metadata)
     _current.set(call)  # each call has a task of its own, and so a context of its own
     return call
 
@@ -80,14 +92,24 @@ def current_call() -> Call:
     return _current.get()
 
 
+def current_principal() -> Principal:
+    """Whose call the running task serves (C34). Raises LookupError outside of calls."""
+    return _current.get().principal
+
+
 def call_fields() -> dict[str, str]:
     """What log lines tell of the current call; nothing outside of calls."""
     call = _current.get(None)
-    return {} if call is None else {"request_id": call.request_id, "method": call.method.path}
+    if call is None:
+        return {}
+    fields = {"request_id": call.request_id, "method": call.method.path}
+    if call.principal is not NOBODY:
+        fields["principal"] = call.principal.name
+    if call.actor is not call.principal:
+        fields["actor"] = call.actor.name
+    return fields
 
 
-def _given_request_id(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    for key, value in metadata:
-        if key == REQUEST_ID_KEY and isinstance(value, str) and _WELL_FORMED_ID.fullmatch(value):
-            return value
-    return None
+def _given_request_id(metadata: Mapping[str, str | bytes]) -> str | None:
+    value = metadata.get(REQUEST_ID_KEY)
+    return value if isinstance(value, str) and _WELL_FORMED_ID.fullmatch(value) else None

@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 from fanfold.errors import FailedPrecondition
 from fanfold.rpc.addresses import LOOPBACK, Address, loopback
 from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
+from fanfold.rpc.auth.guard import Authenticator, Guard
+from fanfold.rpc.auth.policy import Policy
 from fanfold.rpc.call import Call
 from fanfold.rpc.interceptor import Answer, CallInterceptor
 from fanfold.rpc.layers import ErrorsAnswered, Observed
@@ -28,6 +30,9 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 
 CLEAN_UP_SECONDS = 10.0
 """How long a cancelled call may take to clean up before the server stops regardless."""
+
+DEVELOPMENT_MODE = "development mode: every program on this machine is let in, as anonymous, and nobody else"
+"""What the log says at start where callers cannot be known (C40)."""
 
 _LAST_ANSWERS_SECONDS = 1.0
 _WATCH_SECONDS = 0.5
@@ -49,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A servicer, the full name of its service, and the generated function that adds it to a server.
+    """A servicer, the full name of its service, the generated function that adds it to a server, and who may call it.
 
     `unattended` names methods whose calls do not end by themselves, so that draining does not wait for them.
     """
@@ -57,6 +62,7 @@ class Service:
     name: str
     servicer: object
     add_to_server: Callable[[Any, grpc.aio.Server], None]
+    policy: Policy
     unattended: frozenset[str] = frozenset()
 
 
@@ -77,11 +83,13 @@ class GrpcServer:
         port: int = 0,
         registry: CollectorRegistry | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.address = Address(loopback(host), port)
         self._services = services
         self._max_request_bytes = max_request_bytes
         self._metrics = RpcMetrics(registry or CollectorRegistry())
+        self._guard = Guard({service.name: service.policy for service in services}, authenticator)
         self._health = Health([service.name for service in services])
         self._running = RunningCalls(
             attendants=ATTENDANTS,
@@ -102,9 +110,10 @@ class GrpcServer:
         return self._running.draining
 
     async def _serve(self, call: Call, answer: Answer, requests: Any) -> Any:
-        """What every call goes through, outermost first. Authentication and authorisation belong here."""
+        """What every call goes through, outermost first."""
         with Observed(call, self._metrics):
             async with ErrorsAnswered(call):
+                await self._guard.admit(call)
                 with self._running.admitted(call):
                     return await answer(requests, call.context)
 
@@ -114,6 +123,8 @@ class GrpcServer:
         self._server = await self._started()
         self._watching = asyncio.create_task(self._watch())
         log.info("listening", address=str(self.address))
+        if self._guard.is_open:
+            log.warning(DEVELOPMENT_MODE)
         return self
 
     async def __aexit__(

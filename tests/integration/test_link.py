@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from coordinator.app import running as running_coordinator
 from coordinator.config import CoordinatorConfig
+from executor_node.policy import policy_of
 from fanfold import Mesh
 from fanfold.errors import FailedPrecondition, InvalidArgument, Unavailable
 from fanfold.model.step import FailureCode
@@ -354,7 +355,9 @@ NEWS = bytes([0xA2, 0x38]) + bytes([4]) + b"news"
 @asynccontextmanager
 async def strange_mesh(silence: float = 10.0) -> AsyncIterator[tuple[StrangeNode, str]]:
     servicer = StrangeNode()  # type: ignore[abstract]  # it needs no other method
-    service = Service("fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server)
+    service = Service(
+        "fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server, policy_of(direct_callers=True)
+    )
     async with GrpcServer([service]) as server:
         nodes = {"static": [str(server.address)], "silence": silence, "redial_delay": 0.1}
         config = CoordinatorConfig.model_validate({"listen": ANY_PORT, "metrics_listen": ANY_PORT, "nodes": nodes})

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from executor_node.policy import policy_of
 from fanfold.rpc.server import GrpcServer, Service
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import node_pb2, step_pb2
@@ -68,6 +69,8 @@ class _Servicer(ExecutorNodeServicer):
 async def serving_node(node: StrangeNode, port: int = 0) -> AsyncIterator[str]:
     """The address of a strange node that is up while the block lasts; port 0 takes a free one."""
     servicer = _Servicer(node)  # type: ignore[abstract]  # links are all that a coordinator asks for
-    service = Service("fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server)
+    service = Service(
+        "fanfold.v1.ExecutorNode", servicer, add_ExecutorNodeServicer_to_server, policy_of(direct_callers=True)
+    )
     async with GrpcServer([service], port=port) as server:
         yield str(server.address)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 from prometheus_client import CollectorRegistry
 
+from executor_node.policy import policy_of
 from fanfold.errors import FanfoldError
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.server import GrpcServer, Service
@@ -106,7 +107,9 @@ class Up:
 @asynccontextmanager
 async def serving_node(*, unattended: frozenset[str] = frozenset()) -> AsyncIterator[Up]:
     node, registry = FakeNode(), CollectorRegistry()  # type: ignore[abstract]
-    service = Service(SERVICE, node, add_ExecutorNodeServicer_to_server, unattended=unattended)
+    service = Service(
+        SERVICE, node, add_ExecutorNodeServicer_to_server, policy_of(direct_callers=True), unattended=unattended
+    )
     async with GrpcServer([service], registry=registry) as server, open_channel(str(server.address)) as channel:
         yield Up(node, server, registry, channel, ExecutorNodeStub(channel))
 

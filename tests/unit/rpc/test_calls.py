@@ -13,6 +13,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
+from executor_node.policy import policy_of
 from fanfold.errors import InternalError, InvalidArgument, NotFound, Unimplemented
 from fanfold.rpc.call import REQUEST_ID_KEY, current_call
 from fanfold.rpc.channels import open_channel
@@ -285,7 +286,7 @@ async def test_a_call_inherits_nothing_from_whoever_started_the_server() -> None
 
 @asynccontextmanager
 async def _serving(node: FakeNode) -> AsyncIterator[grpc.aio.Channel]:
-    service = Service(SERVICE, node, add_ExecutorNodeServicer_to_server)
+    service = Service(SERVICE, node, add_ExecutorNodeServicer_to_server, policy_of(direct_callers=True))
     async with GrpcServer([service]) as server, open_channel(str(server.address)) as channel:
         yield channel
 

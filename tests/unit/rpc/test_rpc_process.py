@@ -16,16 +16,21 @@ import pytest
 from fanfold.errors import InternalError, Unavailable
 from fanfold.rpc.call import REQUEST_ID_KEY
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.server import DEVELOPMENT_MODE
 from unit.rpc.rpc_fakes import DESCRIBE, error_of, raw_unary
 
 pytestmark = pytest.mark.process
 
 SECRET = "sk-do-not-log-9c1e"
 
+STARTED = ["listening", DEVELOPMENT_MODE]
+"""What a service logs when it starts."""
+
 SERVICE = """
 import asyncio, logging, sys
 sys.path.insert(0, {tests!r})
 import structlog
+from executor_node.policy import policy_of
 from unit.rpc.rpc_fakes import SERVICE, FakeNode, raw_unary
 from fanfold.rpc.logs import configure_logs
 from fanfold.rpc.loop import run
@@ -42,7 +47,8 @@ async def describe():
 
 async def main():
     node = FakeNode(on_describe=describe)
-    async with GrpcServer([Service(SERVICE, node, add_ExecutorNodeServicer_to_server)]) as server:
+    policy = policy_of(direct_callers=True)
+    async with GrpcServer([Service(SERVICE, node, add_ExecutorNodeServicer_to_server, policy)]) as server:
         print(server.address, flush=True)
         await run_until_signalled(lambda: server.drain({grace}))
     print("stopped", node.ended.is_set(), type(asyncio.get_running_loop()).__module__, flush=True)
@@ -129,7 +135,7 @@ async def test_a_drain_that_ends_ends_the_process() -> None:
         assert isinstance(await running, Unavailable)
         code, logged = await service.end()
     assert code == 0
-    assert [json.loads(line)["event"] for line in logged] == ["listening", "draining", "calls are cut short"]
+    assert [json.loads(line)["event"] for line in logged] == [*STARTED, "draining", "calls are cut short"]
 
 
 async def test_json_lines_carry_the_call_and_no_payload() -> None:
@@ -150,13 +156,14 @@ async def test_json_lines_carry_the_call_and_no_payload() -> None:
         _, logged = await service.end()
     lines = [json.loads(line) for line in logged]
     assert [line["event"] for line in lines] == [
-        "listening", "doing", "from a library", "doing", "from a library", "draining",
+        *STARTED, "doing", "from a library", "doing", "from a library", "draining",
     ]  # fmt: skip
     assert all(line["service"] == "test" and line["timestamp"].endswith("Z") for line in lines)
-    assert lines[1] | {"timestamp": ""} == {
+    assert lines[2] | {"timestamp": ""} == {
         "service": "test",
         "request_id": "id-0",
         "method": DESCRIBE,
+        "principal": "anonymous",
         "run_id": "run-7",
         "event": "doing",
         "level": "info",
@@ -166,9 +173,9 @@ async def test_json_lines_carry_the_call_and_no_payload() -> None:
         "small": 1,
         "timestamp": "",
     }
-    assert (lines[2]["logger"], lines[2]["request_id"]) == ("library", "id-0")
-    assert lines[3]["request_id"] == "id-1"
-    assert not {"request_id", "method", "run_id"} & lines[5].keys()
+    assert (lines[3]["logger"], lines[3]["request_id"]) == ("library", "id-0")
+    assert lines[4]["request_id"] == "id-1"
+    assert not {"request_id", "method", "run_id"} & lines[6].keys()
     assert SECRET not in "".join(logged)
 
 
