@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold import Mesh, SyncMesh
-from fanfold.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from fanfold.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, Unavailable
 from fanfold.model.run import EventDetail, RunEnded, RunEvent, RunKind, RunStarted, RunState
 from support.coordinators import coordinators, journal_in
 from support.mesh import RunningMesh, running_mesh, until
@@ -136,7 +136,9 @@ async def test_a_run_is_watched_from_any_number_without_gap_or_duplicate(tmp_pat
         assert all_of_them == list(range(1, len(all_of_them) + 1))
         assert await asyncio.wait_for(late, 20) == all_of_them[6:]
         assert await numbers(mesh, run.run_id, len(all_of_them)) == all_of_them[-1:]
-        assert await numbers(mesh, run.run_id, len(all_of_them) + 5) == []
+        assert await numbers(mesh, run.run_id, len(all_of_them) + 1) == []
+        with pytest.raises(OutOfRange, match="the last is"):
+            await numbers(mesh, run.run_id, len(all_of_them) + 2)
         events = [event async for event in mesh.watch(run.run_id, detail=EventDetail.OUTCOMES)]
         assert isinstance(events[0], RunStarted)
         assert isinstance(events[-1], RunEnded)
