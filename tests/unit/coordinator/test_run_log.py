@@ -203,7 +203,7 @@ async def test_progress_keeps_its_place_between_events_and_is_not_kept() -> None
     assert kept is not None
     assert await read_all(KeptReader(journal, kept, 0, EventDetail.PROGRESS)) == ["1", "2", "end"]
     assert await read_all(KeptReader(journal, kept, 2, EventDetail.OUTCOMES)) == ["2", "end"]
-    assert await read_all(KeptReader(journal, kept, 9, EventDetail.OUTCOMES)) == []
+    assert await read_all(KeptReader(journal, kept, 4, EventDetail.OUTCOMES)) == []
     await journal.sweep(Retention(events=0))
     with pytest.raises(OutOfRange):
         await KeptReader(journal, kept, 2, EventDetail.OUTCOMES).read()
