@@ -214,8 +214,8 @@ class Production(Protocol):
     """A job as its producer holds it, from its commitment to its settlement (C32). Broken connections are mended."""
 
     @property
-    def job(self) -> Job:
-        """The job as the registry last told it."""
+    def job_id(self) -> str:
+        """The job's id."""
         ...
 
     def write(self, source: str, data: bytes) -> None:
@@ -227,7 +227,12 @@ class Production(Protocol):
         ...
 
     async def stop_asked(self) -> str:
-        """Wait until somebody asks the job to stop; gives the reason (C38)."""
+        """Wait until somebody asks the job to stop; gives the reason (C38).
+
+        Raises:
+            NotFound: the registry has given the job up ("gone"): stop the work.
+            Aborted: another producer holds it.
+        """
         ...
 
     async def settle(self, state: JobState, detail: str = "", result: bytes | None = None) -> Job:
@@ -241,6 +246,13 @@ class Production(Protocol):
         """
         ...
 
+    async def let_go(self) -> None:
+        """Produce it no longer from here, unsettled as it is, for another producer to go on with it.
+
+        What was written is sent before, if the registry is there.
+        """
+        ...
+
 
 class JobProducer(Protocol):
     """Registers jobs and carries their lives."""
@@ -251,19 +263,19 @@ class JobProducer(Protocol):
         """Register a job: once it is admitted, `start` is called with its id, and then it is committed.
 
         What `start` raises takes the registration back and is raised here. The same `request_id` gives the same job,
-        whose `start` is not called again. `owner` is whom it is for, if not the producer itself.
+        whose `start` is not called again. Should the registry vanish before it has heard that the job has started, the
+        job is registered anew: `start` is called again, with another id, and is not to begin the work twice.
+        `owner` is whom it is for, if not the producer itself.
 
         Raises:
             ResourceExhausted: a limit is reached; names it.
-            Unavailable: the registry cannot be reached; nothing was registered.
+            Unavailable: the registry cannot be reached; nothing was started.
         """
         ...
 
-    async def reattach(self, job_id: str, *, epoch: int) -> Production:
-        """Go on with a job that was produced before, with a newer epoch or the same.
+    def reattach(self, job_id: str, *, epoch: int) -> Production:
+        """Go on with a job that was produced before, with a newer epoch or the same, as soon as the registry is there.
 
-        Raises:
-            NotFound: the registry has given it up ("gone", C38).
-            Aborted: a producer with a newer epoch holds it.
+        If the job is not this producer's any more, `stop_asked` and `settle` say so.
         """
         ...

@@ -1,0 +1,167 @@
+"""What a producer still has to tell its registry: output in bounded buffers, the progress line, the settlement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import NamedTuple
+
+from fanfold.model.job import JobState, OutputSource
+from fanfold.v1 import job_registry_pb2 as pb
+from fanfold.wire.job import job_state_to_proto
+
+BUFFER_BYTES = 256 * 1024
+"""What is kept of each source, to be sent, and to be sent again to a registry that lost it: as much as that keeps."""
+
+CHUNK_BYTES = 64 * 1024
+"""Most bytes of one source in one message."""
+
+RESULT_PART_BYTES = 256 * 1024
+
+
+class Chunk(NamedTuple):
+    """A piece of output, from the byte at `offset` on."""
+
+    offset: int
+    data: bytes
+
+
+class SourceBuffer:
+    """The last bytes that were written to one source. What falls out of it before it was sent becomes a gap (C37).
+
+    Until it is known how much a former producer has written, which `go_on_after` tells, its offsets count from there.
+    """
+
+    def __init__(self, most: int = BUFFER_BYTES, *, is_placed: bool = False) -> None:
+        self._most = most
+        self._is_placed = is_placed
+        self._data = bytearray()
+        self._first = 0
+        self._following = 0
+
+    def add(self, data: bytes) -> None:
+        """Add to the end; drop from the front what is beyond the limit."""
+        self._data += data
+        surplus = len(self._data) - self._most
+        if surplus > 0:
+            del self._data[:surplus]
+            self._first += surplus
+
+    def go_on_after(self, total: int) -> None:
+        """The registry has the first `total` bytes of the source: send what follows."""
+        if not self._is_placed:
+            self._is_placed = True
+            self._first += total
+        end = self._first + len(self._data)
+        if total > end:
+            self._data.clear()
+            self._first = total
+        self._following = total
+
+    def take(self, most: int = CHUNK_BYTES) -> Chunk | None:
+        """The next bytes to be sent, at most so many; None if there are none."""
+        offset = max(self._first, self._following)
+        begin = offset - self._first
+        data = bytes(self._data[begin : begin + most])
+        if not data:
+            return None
+        self._following = offset + len(data)
+        return Chunk(offset, data)
+
+
+class Settlement(NamedTuple):
+    """How a job ended."""
+
+    state: JobState
+    detail: str
+    result: bytes | None
+
+
+class JobOutput:
+    """Gathers what a producer has to tell, and tells it on one stream after another, as fast as that takes it."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SourceBuffer] = {}
+        self._progress: str | None = None
+        self._is_progress_due = False
+        self._settlement: Settlement | None = None
+        self._is_closing = False
+        self._was_attached = False
+        self._stream = 0
+        self._wake = asyncio.Event()
+
+    def write(self, source: str, data: bytes) -> None:
+        """Add to a source's output."""
+        self._source(source).add(data)
+        self._wake.set()
+
+    def tell_progress(self, line: str) -> None:
+        """Replace the progress line."""
+        self._progress, self._is_progress_due = line, True
+        self._wake.set()
+
+    def settle(self, settlement: Settlement) -> None:
+        """Tell how it ended, after all that was written."""
+        self._settlement = settlement
+        self._wake.set()
+
+    def close(self) -> None:
+        """Tell what is there, and end the stream."""
+        self._is_closing = True
+        self._wake.set()
+
+    def interrupt(self) -> None:
+        """The stream is gone: its requests end, and take nothing from those of the next one."""
+        self._stream += 1
+        self._wake.set()
+
+    def go_on_after(self, kept: Sequence[OutputSource]) -> None:
+        """A registry has this of the output: what is told next is what it lacks."""
+        totals = {source.name: source.total_bytes for source in kept}
+        for name in totals.keys() | self._sources.keys():
+            self._source(name).go_on_after(totals.get(name, 0))
+        self._was_attached = True
+        self._is_progress_due = self._progress is not None
+        self._wake.set()
+
+    async def requests(self) -> AsyncGenerator[pb.ProduceJobRequest, None]:
+        """What there is to tell, whenever there is something, until the stream is interrupted or `close` is called."""
+        stream, is_settled = self._stream, False
+        while True:
+            await self._wake.wait()
+            if self._stream != stream:
+                return
+            self._wake.clear()
+            while self._stream == stream and (output := self._next_output()) is not None:
+                yield pb.ProduceJobRequest(output=output)
+            if self._settlement is not None and not is_settled:
+                is_settled = True
+                for settled in settlement_parts(self._settlement):
+                    yield pb.ProduceJobRequest(settled=settled)
+            if self._is_closing:
+                return
+
+    def _source(self, name: str) -> SourceBuffer:
+        if name not in self._sources:
+            self._sources[name] = SourceBuffer(is_placed=self._was_attached)
+        return self._sources[name]
+
+    def _next_output(self) -> pb.ProduceOutput | None:
+        message = pb.ProduceOutput()
+        for name, buffer in self._sources.items():
+            if (chunk := buffer.take()) is not None:
+                message.chunks.add(source=name, offset=chunk.offset, data=chunk.data)
+        if self._is_progress_due and self._progress is not None:
+            self._is_progress_due = False
+            message.progress = self._progress
+        return message if message.chunks or message.HasField("progress") else None
+
+
+def settlement_parts(settlement: Settlement) -> Iterator[pb.ProduceSettled]:
+    """The messages that settle a job, its result in parts."""
+    state, detail, result = settlement
+    whole = result or b""
+    last = max(0, (len(whole) - 1) // RESULT_PART_BYTES)
+    for number in range(last + 1):
+        part = whole[number * RESULT_PART_BYTES : (number + 1) * RESULT_PART_BYTES]
+        yield pb.ProduceSettled(state=job_state_to_proto(state), detail=detail, result=part, more=number < last)

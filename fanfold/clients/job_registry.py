@@ -1,0 +1,211 @@
+"""Finds, follows and stops jobs, over gRPC (`fanfold.v1.JobRegistry`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import grpc.aio
+
+from fanfold.backoff import full_jitter
+from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
+from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, OutputPiece
+from fanfold.rpc.channels import open_channel
+from fanfold.rpc.status import from_rpc_error
+from fanfold.v1 import job_registry_pb2 as pb
+from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
+from fanfold.wire.job import (
+    job_changes_from_proto,
+    job_filter_to_proto,
+    job_from_proto,
+    job_page_from_proto,
+    output_piece_from_proto,
+)
+from fanfold.wire.time import set_duration
+
+if TYPE_CHECKING:
+    from fanfold.v1.job_registry_pb2_grpc import JobRegistryAsyncStub
+
+RECONNECT_TIMEOUT = 60.0
+"""Seconds that a registry may be away before whoever follows something there is told."""
+
+LONGEST_WAIT = 60.0
+"""Seconds of one WaitJob call; longer waits take several."""
+
+LONGEST_PAUSE = 2.0
+
+
+class JobRegistryClient:
+    """Implements `JobRegistry`: a connection to a registry, to be entered.
+
+    What lasts goes on after a connection that broke, where it was, as long as the registry is not away for more than
+    `reconnect_timeout` seconds.
+    """
+
+    def __init__(self, registry: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
+        self.registry = registry
+        self._reconnect_timeout = reconnect_timeout
+        self._channel = open_channel(registry, field="registry")
+        self._stub: JobRegistryAsyncStub = JobRegistryStub(self._channel)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        await self._channel.close()
+
+    async def get_job(self, job_id: str) -> Job:
+        """How a job fares."""
+        with self._errors():
+            response = await self._open_stub().GetJob(pb.GetJobRequest(job_id=job_id))
+        return job_from_proto(response.job)
+
+    async def list_jobs(self, wanted: JobFilter = ALL_JOBS, *, page_size: int = 100, page_token: str = "") -> JobPage:
+        """One page of jobs, newest first."""
+        request = pb.ListJobsRequest(page_size=page_size, page_token=page_token, filter=job_filter_to_proto(wanted))
+        with self._errors():
+            response = await self._open_stub().ListJobs(request)
+        return job_page_from_proto(response)
+
+    async def watch_jobs(self, cursor: str = "", wanted: JobFilter = ALL_JOBS) -> AsyncGenerator[JobChanges, None]:
+        """Changes of jobs from a cursor on, or from now on."""
+        patience = _Patience(self._reconnect_timeout)
+        if not cursor:  # a stream that breaks before it has told anything would not know where to go on
+            cursor = (await self.list_jobs(wanted, page_size=1)).watch_cursor
+        while True:
+            request = pb.WatchJobsRequest(cursor=cursor, filter=job_filter_to_proto(wanted))
+            call = self._open_stub().WatchJobs(request)
+            try:
+                with self._errors():
+                    async for response in call:
+                        patience.restored()
+                        cursor = response.cursor
+                        yield job_changes_from_proto(response)
+                error = Unavailable("the registry closed the stream")
+            except Unavailable as raised:
+                error = raised
+            finally:
+                call.cancel()
+            await patience.lost(error)
+
+    async def wait_job(self, job_id: str, timeout: float = 60.0) -> Job:
+        """The job once it is settled, or as it is when the time is over."""
+        patience = _Patience(self._reconnect_timeout)
+        until = time.monotonic() + timeout
+        while True:
+            left = max(0.0, until - time.monotonic())
+            request = pb.WaitJobRequest(job_id=job_id)
+            set_duration(request.timeout, min(left, LONGEST_WAIT))
+            try:
+                with self._errors():
+                    job = job_from_proto((await self._open_stub().WaitJob(request)).job)
+            except Unavailable as error:
+                if not left:
+                    raise
+                await patience.lost(error)
+                continue
+            patience.restored()
+            if job.state.is_settled or left <= LONGEST_WAIT:
+                return job
+
+    async def read_output(
+        self, job_id: str, source: str = "", *, offset: int = 0, follow: bool = False
+    ) -> AsyncGenerator[OutputPiece, None]:
+        """Output of a source from a byte on; every byte that is held once, with the gaps told."""
+        patience = _Patience(self._reconnect_timeout)
+        while True:
+            request = pb.ReadJobOutputRequest(job_id=job_id, source=source, offset=offset, follow=follow)
+            call = self._open_stub().ReadJobOutput(request)
+            try:
+                with self._errors():
+                    async for response in call:
+                        patience.restored()
+                        piece = output_piece_from_proto(response)
+                        offset = piece.offset + len(piece.data)
+                        yield piece
+            except Unavailable as error:
+                await patience.lost(error)
+            else:
+                return
+            finally:
+                call.cancel()
+
+    async def read_result(self, job_id: str) -> AsyncGenerator[bytes, None]:
+        """The parts of a settled job's result."""
+        patience = _Patience(self._reconnect_timeout)
+        told = 0
+        while True:
+            call = self._open_stub().GetJobResult(pb.GetJobResultRequest(job_id=job_id))
+            skipped = told
+            try:
+                with self._errors():
+                    async for response in call:
+                        patience.restored()
+                        data = response.data[skipped:]
+                        skipped -= len(response.data) - len(data)
+                        told += len(data)
+                        if data:
+                            yield data
+            except Unavailable as error:
+                await patience.lost(error)
+            else:
+                return
+            finally:
+                call.cancel()
+
+    async def cancel_job(self, job_id: str, reason: str = "") -> Job:
+        """Ask a job to stop."""
+        with self._errors():
+            response = await self._open_stub().CancelJob(pb.CancelJobRequest(job_id=job_id, reason=reason))
+        return job_from_proto(response.job)
+
+    async def delete_job(self, job_id: str) -> None:
+        """Remove a settled job."""
+        with self._errors():
+            await self._open_stub().DeleteJob(pb.DeleteJobRequest(job_id=job_id))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What a call fails with, as the error that it stands for."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self.registry) from None
+
+    def _open_stub(self) -> JobRegistryAsyncStub:
+        if self._closed:
+            raise FailedPrecondition("this connection to the job registry is closed; use it within its `with` block")
+        return self._stub
+
+
+class _Patience:
+    """How long a registry may be away, in seconds from when it was lost."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lost_at: float | None = None
+        self._failures = 0
+
+    def restored(self) -> None:
+        """It has answered."""
+        self._lost_at = None
+        self._failures = 0
+
+    async def lost(self, error: FanfoldError) -> None:
+        """Pause before it is called again. Raises `error` when it has been away for too long."""
+        now = time.monotonic()
+        if self._lost_at is None:
+            self._lost_at = now
+        left = self._lost_at + self._seconds - now
+        if left <= 0:
+            raise error
+        self._failures += 1
+        await asyncio.sleep(min(full_jitter(self._failures, first=0.2, most=LONGEST_PAUSE), left))
