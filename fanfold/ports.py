@@ -210,6 +210,10 @@ class JobRegistry(Protocol):
         ...
 
 
+Start = Callable[[], Awaitable[str]]
+"""Begins a job's work; says on one line what that holds, as "process 4711 on host-a"; may be empty (C38)."""
+
+
 class Production(Protocol):
     """A job as its producer holds it, from its commitment to its settlement (C32). Broken connections are mended."""
 
@@ -243,6 +247,7 @@ class Production(Protocol):
         Raises:
             NotFound: the registry has given the job up ("gone").
             Aborted: another producer holds it.
+            ResourceExhausted: the result is larger than the registry keeps; settle without it.
         """
         ...
 
@@ -258,16 +263,16 @@ class JobProducer(Protocol):
     """Registers jobs and carries their lives."""
 
     async def open_job(
-        self, spec: JobSpec, request_id: str, *, epoch: int, start: Callable[[str], Awaitable[None]], owner: str = ""
+        self, spec: JobSpec, request_id: str, *, epoch: int, start: Start, owner: str = ""
     ) -> Production:
-        """Register a job: once it is admitted, `start` is called with its id, and then it is committed.
+        """Register a job: once it is admitted, `start` is called, once, and then it is committed.
 
-        What `start` raises takes the registration back and is raised here. The same `request_id` gives the same job,
-        whose `start` is not called again. Should the registry vanish before it has heard that the job has started, the
-        job is registered anew: `start` is called again, with another id, and is not to begin the work twice.
-        `owner` is whom it is for, if not the producer itself.
+        What `start` raises takes the registration back and is raised here. A `request_id` that was used before gives
+        its job, taken over with `epoch`; `start` is not called then. `owner` is whom the job is for, if not the
+        producer itself. Once the work has begun, a registry that vanishes is waited for.
 
         Raises:
+            Aborted: a producer with a newer epoch holds the request's job.
             ResourceExhausted: a limit is reached; names it.
             Unavailable: the registry cannot be reached; nothing was started.
         """

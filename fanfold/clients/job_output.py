@@ -13,8 +13,8 @@ from fanfold.wire.job import job_state_to_proto
 BUFFER_BYTES = 256 * 1024
 """What is kept of each source, to be sent, and to be sent again to a registry that lost it: as much as that keeps."""
 
-CHUNK_BYTES = 64 * 1024
-"""Most bytes of one source in one message."""
+MESSAGE_BYTES = 64 * 1024
+"""Most bytes of output in one message."""
 
 RESULT_PART_BYTES = 256 * 1024
 
@@ -58,7 +58,7 @@ class SourceBuffer:
             self._first = total
         self._following = total
 
-    def take(self, most: int = CHUNK_BYTES) -> Chunk | None:
+    def take(self, most: int) -> Chunk | None:
         """The next bytes to be sent, at most so many; None if there are none."""
         offset = max(self._first, self._following)
         begin = offset - self._first
@@ -67,6 +67,10 @@ class SourceBuffer:
             return None
         self._following = offset + len(data)
         return Chunk(offset, data)
+
+    def is_sent(self) -> bool:
+        """Whether all of it was taken."""
+        return self._following >= self._first + len(self._data)
 
 
 class Settlement(NamedTuple):
@@ -87,6 +91,7 @@ class JobOutput:
         self._settlement: Settlement | None = None
         self._is_closing = False
         self._was_attached = False
+        self._credit = 0
         self._stream = 0
         self._wake = asyncio.Event()
 
@@ -100,9 +105,14 @@ class JobOutput:
         self._progress, self._is_progress_due = line, True
         self._wake.set()
 
-    def settle(self, settlement: Settlement) -> None:
-        """Tell how it ended, after all that was written."""
+    def settle(self, settlement: Settlement | None) -> None:
+        """Tell how it ended, after all that was written; None takes that back."""
         self._settlement = settlement
+        self._wake.set()
+
+    def grant(self, size: int) -> None:
+        """So many bytes more may be sent."""
+        self._credit += size
         self._wake.set()
 
     def close(self) -> None:
@@ -121,6 +131,7 @@ class JobOutput:
         for name in totals.keys() | self._sources.keys():
             self._source(name).go_on_after(totals.get(name, 0))
         self._was_attached = True
+        self._credit = 0
         self._is_progress_due = self._progress is not None
         self._wake.set()
 
@@ -134,6 +145,8 @@ class JobOutput:
             self._wake.clear()
             while self._stream == stream and (output := self._next_output()) is not None:
                 yield pb.ProduceJobRequest(output=output)
+            if not all(buffer.is_sent() for buffer in self._sources.values()):
+                continue  # there will be credit
             if self._settlement is not None and not is_settled:
                 is_settled = True
                 for settled in settlement_parts(self._settlement):
@@ -148,9 +161,12 @@ class JobOutput:
 
     def _next_output(self) -> pb.ProduceOutput | None:
         message = pb.ProduceOutput()
+        room = min(MESSAGE_BYTES, self._credit)
         for name, buffer in self._sources.items():
-            if (chunk := buffer.take()) is not None:
+            if (chunk := buffer.take(room)) is not None:
                 message.chunks.add(source=name, offset=chunk.offset, data=chunk.data)
+                room -= len(chunk.data)
+                self._credit -= len(chunk.data)
         if self._is_progress_due and self._progress is not None:
             self._is_progress_due = False
             message.progress = self._progress
@@ -160,8 +176,7 @@ class JobOutput:
 def settlement_parts(settlement: Settlement) -> Iterator[pb.ProduceSettled]:
     """The messages that settle a job, its result in parts."""
     state, detail, result = settlement
-    whole = result or b""
-    last = max(0, (len(whole) - 1) // RESULT_PART_BYTES)
+    last = max(0, (len(result or b"") - 1) // RESULT_PART_BYTES)
     for number in range(last + 1):
-        part = whole[number * RESULT_PART_BYTES : (number + 1) * RESULT_PART_BYTES]
+        part = None if result is None else result[number * RESULT_PART_BYTES : (number + 1) * RESULT_PART_BYTES]
         yield pb.ProduceSettled(state=job_state_to_proto(state), detail=detail, result=part, more=number < last)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from fanfold.clients.production import GrpcProduction, NewJob
 from fanfold.model.job import JobSpec
+from fanfold.ports import Start
 from fanfold.rpc.channels import open_channel
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
 
@@ -41,7 +41,7 @@ class GrpcJobProducer:
             await self._channel.close()
 
     async def open_job(
-        self, spec: JobSpec, request_id: str, *, epoch: int, start: Callable[[str], Awaitable[None]], owner: str = ""
+        self, spec: JobSpec, request_id: str, *, epoch: int, start: Start, owner: str = ""
     ) -> GrpcProduction:
         """Register a job (JobProducer.open_job)."""
         new = NewJob(spec=spec, request_id=request_id, start=start, owner=owner)

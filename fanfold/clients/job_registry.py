@@ -78,8 +78,6 @@ class JobRegistryClient:
     async def watch_jobs(self, cursor: str = "", wanted: JobFilter = ALL_JOBS) -> AsyncGenerator[JobChanges, None]:
         """Changes of jobs from a cursor on, or from now on."""
         patience = _Patience(self._reconnect_timeout)
-        if not cursor:  # a stream that breaks before it has told anything would not know where to go on
-            cursor = (await self.list_jobs(wanted, page_size=1)).watch_cursor
         while True:
             request = pb.WatchJobsRequest(cursor=cursor, filter=job_filter_to_proto(wanted))
             call = self._open_stub().WatchJobs(request)

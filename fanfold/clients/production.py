@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,17 @@ import structlog
 
 from fanfold.backoff import full_jitter
 from fanfold.clients.job_output import JobOutput, Settlement
-from fanfold.errors import Aborted, FanfoldError, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from fanfold.errors import (
+    Aborted,
+    FanfoldError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
 from fanfold.feed import Feed
 from fanfold.model.job import Job, JobSpec, JobState
+from fanfold.ports import Start
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.wire.job import job_from_proto, job_spec_to_proto
@@ -26,7 +34,10 @@ LAST_WORD_SECONDS = 2.0
 """Longest wait for a registry to take what was written before a job is let go."""
 
 FINAL_ERRORS = (NotFound, Aborted, PermissionDenied, InvalidArgument)
-"""Answers to a re-attachment after which to ask again is no use."""
+"""Answers after which to ask again is no use."""
+
+RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
+"""Reason of the ResourceExhausted for a settlement with a larger result than the registry keeps."""
 
 Requests = AsyncGenerator[pb.ProduceJobRequest, None]
 
@@ -38,11 +49,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """A job to be registered; `start` is awaited with its id once it is admitted."""
+    """A job to be registered; `start` begins its work once it is admitted, and says what that holds."""
 
     spec: JobSpec
     request_id: str
-    start: Callable[[str], Awaitable[None]]
+    start: Start
     owner: str = ""
 
 
@@ -92,6 +103,8 @@ class GrpcProduction:
         self._output = JobOutput()
         self._start_error: Exception | None = None
         self._has_started = False
+        self._holds = ""
+        self._refusal: FanfoldError | None = None
         self._stop_reason: str | None = None
         self._is_let_go = False
         self._is_kept = False
@@ -128,8 +141,11 @@ class GrpcProduction:
 
     async def settle(self, state: JobState, detail: str = "", result: bytes | None = None) -> Job:
         """Say how it ended, and wait until that is durable."""
+        self._refusal = None
         self._output.settle(Settlement(state, detail, result))
-        await self._until(lambda: self._is_kept)
+        await self._until(lambda: self._is_kept or self._refusal is not None)
+        if self._refusal is not None:
+            raise self._refusal
         assert self._job is not None
         return self._job
 
@@ -168,7 +184,8 @@ class GrpcProduction:
             error = await self._converse()
             if self._is_kept or self._is_let_go:
                 return
-            if error is None:
+            if error.reason == RESULT_TOO_LARGE:
+                self._refuse(error)
                 continue
             if isinstance(error, FINAL_ERRORS) or not (self._has_started or self._job_id):
                 raise error
@@ -178,6 +195,12 @@ class GrpcProduction:
             self.is_lost = True
             await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
 
+    def _refuse(self, error: FanfoldError) -> None:
+        """The registry does not take the settlement."""
+        self._output.settle(None)
+        self._refusal = error
+        self._wake()
+
     def _fail(self, error: Exception) -> None:
         self._error = error
         self._wake()
@@ -186,20 +209,16 @@ class GrpcProduction:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _converse(self) -> FanfoldError | None:
-        """Hold one stream for as long as it lasts; why it ended, None to begin the next one at once.
-
-        Raises what `start` raised.
-        """
+    async def _converse(self) -> FanfoldError:
+        """Hold one stream for as long as it lasts; why it ended. Raises what `start` raised."""
         stream = _Stream(self._output)
         self._open(stream)
         call = self._call(stream.requests())
-        is_retried = False
         try:
             async with asyncio.timeout(None) as limit:
                 async for response in call:
-                    is_retried = await self._hear(response, stream)
-                    if is_retried or self._is_kept:
+                    await self._hear(response, stream)
+                    if self._is_kept:
                         break
                     if self._start_error is not None:  # the registry has a moment to hear of it
                         limit.reschedule(asyncio.get_running_loop().time() + LAST_WORD_SECONDS)
@@ -211,49 +230,48 @@ class GrpcProduction:
             call.cancel()
         if self._start_error is not None:
             raise self._start_error
-        return None if is_retried else Unavailable("the registry closed the stream")
+        return Unavailable("the registry closed the stream")
 
     def _open(self, stream: _Stream) -> None:
         if self._job_id:
             stream.say(reattach=pb.ProduceReattach(job_id=self._job_id, epoch=self._epoch))
             return
-        assert self._new is not None
-        spec = job_spec_to_proto(self._new.spec)
-        opening = pb.ProduceOpen(spec=spec, request_id=self._new.request_id, on_behalf_of=self._new.owner)
-        stream.say(open=opening)
+        new = self._new
+        assert new is not None
+        spec = job_spec_to_proto(new.spec)
+        stream.say(open=pb.ProduceOpen(spec=spec, request_id=new.request_id, on_behalf_of=new.owner, epoch=self._epoch))
 
-    async def _hear(self, response: pb.ProduceJobResponse, stream: _Stream) -> bool:
-        """Do what the registry says; whether that is to begin another stream."""
+    async def _hear(self, response: pb.ProduceJobResponse, stream: _Stream) -> None:
         match response.WhichOneof("message"):
             case "admitted":
-                await self._start(response.admitted.job_id, stream)
+                await self._start(stream)
             case "committed":
-                return self._commit(job_from_proto(response.committed.job), response.committed.epoch, stream)
+                self._commit(job_from_proto(response.committed.job), response.committed.epoch, stream)
+            case "credit":
+                self._output.grant(response.credit.bytes)
             case "cancel":
                 self._ask_to_stop(response.cancel.reason)
             case "kept":
                 self._end(job_from_proto(response.kept.job))
-        return False
 
-    async def _start(self, job_id: str, stream: _Stream) -> None:
+    async def _start(self, stream: _Stream) -> None:
+        """Begin the work, unless that was done before, and only the answer to it has been lost."""
         assert self._new is not None
         try:
-            await self._new.start(job_id)
+            if not self._has_started:
+                self._holds = await self._new.start()
         except Exception as error:  # it is raised once the registry has heard of it
             self._start_error = error
             stream.say(start_failed=pb.ProduceStartFailed(reason=str(error)))
             stream.end()
         else:
             self._has_started = True
-            stream.say(started=pb.ProduceStarted(epoch=self._epoch))
+            stream.say(started=pb.ProduceStarted(epoch=self._epoch, holds=self._holds))
 
-    def _commit(self, job: Job, epoch: int, stream: _Stream) -> bool:
-        """The registry has the job. True if a former producer has registered it, and we are still to take it over."""
-        self._job_id = job.id
+    def _commit(self, job: Job, epoch: int, stream: _Stream) -> None:
         if epoch > self._epoch:
             raise Aborted("a producer with a newer epoch holds the job")
-        if epoch < self._epoch and not job.state.is_settled:
-            return True
+        self._job_id = job.id
         self.is_lost = False
         self._job = job
         self._output.go_on_after(job.sources)
@@ -263,7 +281,6 @@ class GrpcProduction:
         elif job.state is JobState.STOPPING:
             self._ask_to_stop(job.stop_reason)
         self._wake()
-        return False
 
     def _ask_to_stop(self, reason: str) -> None:
         if self._stop_reason is None:

@@ -35,13 +35,14 @@ async def producer(registry: ScriptedRegistry) -> AsyncIterator[GrpcJobProducer]
 
 
 class Starts:
-    """Notes with which ids a job was started."""
+    """Counts how often a job was started."""
 
     def __init__(self) -> None:
-        self.ids: list[str] = []
+        self.count = 0
 
-    async def __call__(self, job_id: str) -> None:
-        self.ids.append(job_id)
+    async def __call__(self) -> str:
+        self.count += 1
+        return "process 1"
 
 
 @asynccontextmanager
@@ -70,11 +71,12 @@ async def test_a_job_is_begun_once_it_is_admitted_and_there_once_it_is_committed
     async with opening(producer, starts, epoch=3) as job:
         stream = await registry.next_stream()
         told = (await stream.heard()).open
-        assert (told.spec.kind, told.request_id, told.on_behalf_of) == ("audit", "r-1", "alice")
-        assert not starts.ids
+        assert (told.spec.kind, told.request_id, told.on_behalf_of, told.epoch) == ("audit", "r-1", "alice", 3)
+        before = starts.count
         stream.admit("audit-7")
-        assert (await stream.heard()).started.epoch == 3
-        assert starts.ids == ["audit-7"]
+        started = (await stream.heard()).started
+        assert (started.epoch, started.holds) == (3, "process 1")
+        assert (before, starts.count) == (0, 1)
         assert not job.done()
         stream.commit("audit-7", 3)
     assert job.result().job_id == "audit-7"
@@ -84,7 +86,7 @@ async def test_a_job_is_begun_once_it_is_admitted_and_there_once_it_is_committed
 async def test_a_start_that_fails_is_told_to_the_registry_and_raised(
     registry: ScriptedRegistry, producer: GrpcJobProducer
 ) -> None:
-    async def start(_job_id: str) -> None:
+    async def start() -> str:
         raise OSError("no such command")
 
     async with asyncio.TaskGroup() as tasks:
@@ -116,7 +118,7 @@ async def test_a_refusal_before_the_start_is_raised_as_it_is(
         stream.break_off(refusal)
     assert type(job.result()) is type(refusal)
     assert refusal.message in str(job.result())
-    assert not starts.ids
+    assert not starts.count
 
 
 async def test_a_registry_that_is_not_there_is_told_at_once() -> None:
@@ -140,7 +142,23 @@ async def test_a_producer_that_misses_the_answer_asks_again_by_its_request(
         assert (await again.heard()).open.request_id == "r-1"
         again.commit("audit-1")
     assert job.result().job_id == "audit-1"
-    assert starts.ids == ["audit-1"]
+    assert starts.count == 1
+
+
+@pytest.mark.contract("C32")
+async def test_a_job_that_was_not_registered_after_all_is_registered_under_another_number_and_not_begun_again(
+    registry: ScriptedRegistry, producer: GrpcJobProducer
+) -> None:
+    starts = Starts()
+    async with opening(producer, starts) as job:
+        stream = await registry.next_stream()
+        await stream.heard()
+        stream.admit("audit-1")
+        assert (await stream.heard()).HasField("started")
+        stream.break_off(GONE)
+        await registry.next_registered("audit-2")
+    assert job.result().job_id == "audit-2"
+    assert starts.count == 1
 
 
 @pytest.mark.contract("C32")
@@ -150,11 +168,10 @@ async def test_a_job_that_a_former_epoch_registered_is_taken_over(
     starts = Starts()
     async with opening(producer, starts, epoch=2) as job:
         stream = await registry.next_stream()
-        assert (await stream.heard()).HasField("open")
-        stream.commit("audit-1", 1)
-        await registry.next_attached("audit-1", epoch=2)
+        assert (await stream.heard()).open.epoch == 2
+        stream.commit("audit-1", 2)
     assert job.result().job_id == "audit-1"
-    assert not starts.ids
+    assert not starts.count
 
 
 @pytest.mark.contract("C37", "F16")
@@ -226,6 +243,53 @@ async def test_a_settlement_is_told_until_it_is_kept(registry: ScriptedRegistry,
         assert not settling.done()
         again.say(kept=pb.ProduceSettlementKept(job=job_of("audit-1", job_pb2.JOB_STATE_FAILED, detail="first")))
     assert (settling.result().state, settling.result().detail) == (JobState.FAILED, "first")
+
+
+@pytest.mark.contract("C36", "C39")
+async def test_a_result_that_is_too_large_is_refused_and_the_job_can_be_settled_without_it(
+    registry: ScriptedRegistry, producer: GrpcJobProducer
+) -> None:
+    production, stream = await produced(registry, producer)
+    async with asyncio.TaskGroup() as tasks:
+        refused = tasks.create_task(_settle(production, b"much"))
+        assert (await stream.heard()).settled.result == b"much"
+        stream.break_off(ResourceExhausted("3 bytes are the most", reason="RESULT_TOO_LARGE"))
+        again = await registry.next_attached("audit-1")
+    assert isinstance(refused.result(), ResourceExhausted)
+    async with asyncio.TaskGroup() as tasks:
+        settled = tasks.create_task(_settle(production, None))
+        assert not (await again.heard()).settled.HasField("result")
+        again.say(kept=pb.ProduceSettlementKept(job=job_of("audit-1", job_pb2.JOB_STATE_COMPLETED)))
+    assert settled.result() is JobState.COMPLETED
+
+
+async def _settle(production: GrpcProduction, result: bytes | None) -> JobState | FanfoldError:
+    try:
+        return (await production.settle(JobState.COMPLETED, "", result)).state
+    except FanfoldError as error:
+        return error
+
+
+@pytest.mark.contract("C37")
+async def test_no_more_is_sent_than_there_is_credit_for_and_the_end_comes_after_all_of_it(
+    registry: ScriptedRegistry, producer: GrpcJobProducer
+) -> None:
+    async with opening(producer, Starts()) as job:
+        stream = await registry.next_stream()
+        await stream.heard()
+        stream.admit("audit-1")
+        await stream.heard()
+        stream.say(committed=pb.ProduceCommitted(job=job_of("audit-1"), epoch=1))
+    production = job.result()
+    production.write("out", b"0123456789")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(production.settle(JobState.COMPLETED))
+        stream.grant(4)
+        assert await stream.heard_output("out", 4) == {0: b"0123"}
+        stream.grant(100)
+        assert await stream.heard_output("out", 10) == {4: b"456789"}
+        assert (await stream.heard()).HasField("settled")
+        stream.say(kept=pb.ProduceSettlementKept(job=job_of("audit-1", job_pb2.JOB_STATE_COMPLETED)))
 
 
 @pytest.mark.contract("C38")

@@ -12,8 +12,10 @@ from fanfold.rpc.server import GrpcServer, Service
 from fanfold.v1 import job_pb2
 from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryServicer, add_JobRegistryServicer_to_server
+from job_registry.policy import POLICY
 
 PATIENCE = 10.0
+MUCH = 2**40
 
 
 class Conversation:
@@ -59,6 +61,11 @@ class Conversation:
         for name, total in sources:
             job.sources.add(name=name, total_bytes=total)
         self.say(committed=pb.ProduceCommitted(job=job, epoch=epoch))
+        self.grant(MUCH)
+
+    def grant(self, size: int) -> None:
+        """So many bytes more may be sent."""
+        self.say(credit=pb.ProduceCredit(bytes=size))
 
     def break_off(self, error: FanfoldError | None = None) -> None:
         """End the stream, with an error if there is one."""
@@ -133,7 +140,7 @@ async def scripted_registry() -> AsyncIterator[ScriptedRegistry]:
     """A registry that is up while the block lasts."""
     registry = ScriptedRegistry()
     servicer = _Servicer(registry)  # type: ignore[abstract]  # producers are all that it hears
-    service = Service("fanfold.v1.JobRegistry", servicer, add_JobRegistryServicer_to_server)
+    service = Service("fanfold.v1.JobRegistry", servicer, add_JobRegistryServicer_to_server, POLICY)
     async with GrpcServer([service], port=0) as server:
         registry.address = str(server.address)
         yield registry
