@@ -1,0 +1,52 @@
+"""Opens the store that the configuration names."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from fanfold.errors import FailedPrecondition
+from fanfold.sql.opening import open_sqlite
+from job_registry.store import migrations
+from job_registry.store.memory import MemoryJobStore
+from job_registry.store.sql.schema import SCHEMA, STORE
+from job_registry.store.sql.store import sql_store
+from job_registry.store.store import JobStore
+
+
+@asynccontextmanager
+async def open_store(path: str) -> AsyncIterator[JobStore]:
+    """The store in a file, made or brought up to date first; in memory if there is to be no file.
+
+    Leaving it waits for all that it was asked to do.
+
+    Raises:
+        FailedPrecondition: it cannot be opened, another registry has it, or a newer release has written it; says why.
+    """
+    if not path:
+        yield MemoryJobStore()
+        return
+    file = Path(path)
+    with _held_alone(file):
+        database = await asyncio.to_thread(open_sqlite, file, STORE, migrations, SCHEMA)
+        async with sql_store(database) as store:
+            yield store
+
+
+@contextmanager
+def _held_alone(file: Path) -> Iterator[None]:
+    """Exclude other registries, which would not know of what this one holds in memory."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = file.with_name(f"{file.name}.lock").open("w")
+    except OSError as error:
+        raise FailedPrecondition(f"the job store {file} cannot be opened: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FailedPrecondition(f"the job store {file} is held by another registry") from None
+        yield

@@ -1,0 +1,188 @@
+"""Jobs in memory: for tests, and for a registry that need not outlive its process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from fanfold.model.job import JobFilter, OutputPiece, OutputSource
+from fanfold.model.principal import covers
+from job_registry.states import Standing
+from job_registry.store.store import (
+    RESULT_PART_BYTES,
+    Changes,
+    ChangesGone,
+    JobQuery,
+    KeptJob,
+    NewJob,
+    OutputWrite,
+    Retention,
+)
+
+
+class MemoryJobStore:
+    """A JobStore in memory; see there for what the methods promise."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.identity = uuid.uuid4().hex
+        self._now = now
+        self._jobs: dict[int, KeptJob] = {}
+        self._output: dict[tuple[int, str], list[OutputPiece]] = {}
+        self._results: dict[int, bytes] = {}
+        self._last_number = 0
+        self._last_change = 0
+        self._forgotten = 0
+
+    async def take_number(self) -> int:
+        """The next number."""
+        self._last_number += 1
+        return self._last_number
+
+    async def add(self, new: NewJob) -> KeptJob:
+        """Keep a new job."""
+        known = await self.find_request(new.owner, new.request_id)
+        if known is not None:
+            return known
+        job = KeptJob(
+            number=new.number,
+            kind=new.kind,
+            owner=new.owner,
+            producer=new.producer,
+            request_id=new.request_id,
+            epoch=new.epoch,
+            label=new.label,
+            parent=new.parent,
+            holds=new.holds,
+            sources=tuple(OutputSource(name=name) for name in new.sources),
+            created_at=self._now(),
+            change=self._next_change(),
+        )
+        self._jobs[job.number] = job
+        return job
+
+    async def attach(self, number: int, epoch: int) -> None:
+        """Note an epoch."""
+        self._jobs[number] = replace(self._jobs[number], epoch=epoch)
+
+    async def move(
+        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+    ) -> KeptJob:
+        """Note where a job stands."""
+        job = self._jobs[number]
+        if job.state.is_settled:
+            return job
+        await self.write_output(output, {})
+        job = replace(self._jobs[number], standing=standing, change=self._next_change())
+        if standing.state.is_settled:
+            job = replace(job, settled_at=self._now(), result_bytes=None if result is None else len(result))
+            if result is not None:
+                self._results[number] = result
+        self._jobs[number] = job
+        return job
+
+    async def write_output(self, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+        """Keep output and progress."""
+        for write in writes:
+            if not self._jobs[write.number].state.is_settled:
+                self._write(write)
+        for number, line in progress.items():
+            if not self._jobs[number].state.is_settled:
+                self._jobs[number] = replace(self._jobs[number], progress=line, change=self._next_change())
+
+    def _write(self, write: OutputWrite) -> None:
+        job = self._jobs[write.number]
+        sources = tuple(write.source if source.name == write.source.name else source for source in job.sources)
+        self._jobs[write.number] = replace(job, sources=sources)
+        key = (write.number, write.source.name)
+        kept = [*([] if write.afresh else self._output.get(key, [])), *write.pieces]
+        earliest = write.source.earliest_offset
+        self._output[key] = [piece for piece in kept if piece.offset + len(piece.data) > earliest]
+
+    async def find(self, number: int) -> KeptJob | None:
+        """A job."""
+        job = self._jobs.get(number)
+        return None if job is None or job.deleted else job
+
+    async def find_request(self, owner: str, request_id: str) -> KeptJob | None:
+        """The job of a request."""
+        its = (job for job in self._jobs.values() if job.owner == owner and job.request_id == request_id)
+        return next((job for job in its if not job.deleted), None)
+
+    async def unsettled(self) -> Sequence[KeptJob]:
+        """Jobs that are not settled."""
+        return [job for job in self._jobs.values() if not job.state.is_settled]
+
+    async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
+        """Jobs by descending number."""
+        numbers = sorted((number for number in self._jobs if before is None or number < before), reverse=True)
+        found = (self._jobs[number] for number in numbers)
+        return [job for job in found if not job.deleted and _matches(job, query)][: query.limit]
+
+    async def position(self) -> int:
+        """The last change."""
+        return self._last_change
+
+    async def changes(self, query: JobQuery, after: int) -> Changes:
+        """Jobs by change."""
+        if not self._forgotten <= after <= self._last_change:
+            raise ChangesGone
+        found = sorted((job for job in self._jobs.values() if job.change > after), key=lambda job: job.change)
+        jobs = [job for job in found if _matches(job, query)][: query.limit]
+        return Changes(jobs=jobs, position=jobs[-1].change if len(jobs) == query.limit else self._last_change)
+
+    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
+        """Output of a source."""
+        return list(self._output.get((number, source), ()))
+
+    async def result_part(self, number: int, part: int) -> bytes | None:
+        """A part of a result."""
+        result = self._results.get(number)
+        first = part * RESULT_PART_BYTES
+        if result is None or (first >= len(result) and part > 0):
+            return None
+        return result[first : first + RESULT_PART_BYTES]
+
+    async def delete(self, number: int) -> None:
+        """Delete a settled job."""
+        self._forget_contents(number)
+        self._jobs[number] = replace(self._jobs[number], deleted=True, request_id="", result_bytes=None)
+
+    async def purge(self, retention: Retention) -> int:
+        """Forget what is beyond the retention."""
+        settled = sorted((job for job in self._jobs.values() if job.settled_at), key=lambda job: -job.change)
+        oldest = self._now() - timedelta(seconds=retention.settled_age)
+        aged = {job.number for job in settled if job.settled_at is not None and job.settled_at < oldest}
+        beyond = [job for job in settled if job.number in aged] + settled[retention.settled_jobs :]
+        doomed = {job.number: job for job in beyond}
+        for number, job in doomed.items():
+            self._forget_contents(number)
+            del self._jobs[number]
+            self._forgotten = max(self._forgotten, job.change)
+        return len(doomed)
+
+    def _forget_contents(self, number: int) -> None:
+        self._results.pop(number, None)
+        for key in [key for key in self._output if key[0] == number]:
+            del self._output[key]
+
+    def _next_change(self) -> int:
+        self._last_change += 1
+        return self._last_change
+
+
+def _matches(job: KeptJob, query: JobQuery) -> bool:
+    if query.reach is not None and job.owner != "" and not covers(query.reach, job.owner):
+        return False
+    return _is_wanted(job, query.wanted)
+
+
+def _is_wanted(job: KeptJob, wanted: JobFilter) -> bool:
+    return (
+        (not wanted.owner or covers(wanted.owner, job.owner))
+        and (not wanted.kind or job.kind == wanted.kind)
+        and (not wanted.states or job.state in wanted.states)
+        and (not wanted.label or job.label == wanted.label)
+        and (not wanted.parent or job.parent == wanted.parent)
+    )

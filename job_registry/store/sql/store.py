@@ -1,0 +1,103 @@
+"""The store in a database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fanfold.model.job import OutputPiece
+from fanfold.sql.access import Access
+from fanfold.sql.database import Database
+from job_registry.states import Standing
+from job_registry.store.sql import reads, writes
+from job_registry.store.store import Changes, JobQuery, KeptJob, NewJob, OutputWrite, Retention
+
+_PURGED_AT_ONCE = 200
+"""So that nothing else waits long behind it."""
+
+
+@asynccontextmanager
+async def sql_store(database: Database) -> AsyncIterator[SqlJobStore]:
+    """The store in a database whose schema is up to date; leaving it waits for what is under way, and closes it."""
+    async with Access(database) as access:
+        yield SqlJobStore(access, await access.read(reads.store_id))
+
+
+class SqlJobStore:
+    """A JobStore in a database; see there for what the methods promise."""
+
+    def __init__(self, access: Access, identity: str) -> None:
+        self.identity = identity
+        self._access = access
+
+    async def take_number(self) -> int:
+        """The next number."""
+        return await self._access.write(writes.take_number)
+
+    async def add(self, new: NewJob) -> KeptJob:
+        """Keep a new job."""
+        return await self._access.write(partial(writes.add, new=new))
+
+    async def attach(self, number: int, epoch: int) -> None:
+        """Note an epoch."""
+        await self._access.write(partial(writes.attach, number=number, epoch=epoch))
+
+    async def move(
+        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+    ) -> KeptJob:
+        """Note where a job stands."""
+        operation = partial(writes.move, number=number, standing=standing, written=output, result=result)
+        return await (await self._access.submit(operation, _size_of(output) + len(result or b"")))
+
+    async def write_output(self, written: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+        """Keep output and progress."""
+        operation = partial(writes.write_output, writes=written, progress=progress)
+        await (await self._access.submit(operation, _size_of(written)))
+
+    async def find(self, number: int) -> KeptJob | None:
+        """A job."""
+        return await self._access.read(partial(reads.find, number=number))
+
+    async def find_request(self, owner: str, request_id: str) -> KeptJob | None:
+        """The job of a request."""
+        return await self._access.read(partial(reads.find_request, owner=owner, request_id=request_id))
+
+    async def unsettled(self) -> Sequence[KeptJob]:
+        """Jobs that are not settled."""
+        return await self._access.read(reads.unsettled)
+
+    async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
+        """Jobs by descending number."""
+        return await self._access.read(partial(reads.list_jobs, query=query, before=before))
+
+    async def position(self) -> int:
+        """The last change."""
+        return await self._access.read(reads.position)
+
+    async def changes(self, query: JobQuery, after: int) -> Changes:
+        """Jobs by change."""
+        return await self._access.read(partial(reads.changes, query=query, after=after))
+
+    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
+        """Output of a source."""
+        return await self._access.read(partial(reads.output_of, number=number, source=source))
+
+    async def result_part(self, number: int, part: int) -> bytes | None:
+        """A part of a result."""
+        return await self._access.read(partial(reads.result_part, number=number, part=part))
+
+    async def delete(self, number: int) -> None:
+        """Delete a settled job."""
+        await self._access.write(partial(writes.delete_job, number=number))
+
+    async def purge(self, retention: Retention) -> int:
+        """Forget what is beyond the retention."""
+        purged = 0
+        while some := await self._access.write(partial(writes.purge, retention=retention, limit=_PURGED_AT_ONCE)):
+            purged += some
+        return purged
+
+
+def _size_of(output: Sequence[OutputWrite]) -> int:
+    return sum(len(piece.data) for write in output for piece in write.pieces)

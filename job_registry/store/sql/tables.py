@@ -1,0 +1,81 @@
+"""The tables. Instants are microseconds since 1970; migrations make the tables, and a test compares both."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, Table, Text
+
+metadata = MetaData()
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # empty: open to all
+    Column("producer", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("parent", Text, nullable=False),
+    Column("holds", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("stop_reason", Text, nullable=False),
+    Column("given_up", Boolean, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("sources", Text, nullable=False),  # a JSON list
+    Column("result_bytes", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("settled_at", BigInteger),
+    Column("change", BigInteger, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+)
+"""One row a job."""
+
+has_request_id = jobs.c.request_id != ""
+is_unsettled = jobs.c.settled_at.is_(None)
+is_settled = jobs.c.settled_at.is_not(None)
+
+Index("jobs_by_change", jobs.c.change, unique=True)
+Index(
+    "jobs_by_request",
+    jobs.c.owner,
+    jobs.c.request_id,
+    unique=True,
+    sqlite_where=has_request_id,
+    postgresql_where=has_request_id,
+)
+Index("jobs_unsettled", jobs.c.number, sqlite_where=is_unsettled, postgresql_where=is_unsettled)
+Index("jobs_settled", jobs.c.change, jobs.c.settled_at, sqlite_where=is_settled, postgresql_where=is_settled)
+
+output = Table(
+    "output",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("source", Text, primary_key=True),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),  # the offset after it
+    Column("time", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Pieces of output, each written once."""
+
+results = Table(
+    "results",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Results, in parts."""
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+"""The last `number` and `change` that were given, and the last change that was `forgotten`."""
+
+identity = Table("identity", metadata, Column("store_id", Text, primary_key=True))
+"""One row, which tells this store from all others."""

@@ -1,0 +1,201 @@
+"""The protocol of a store: jobs, the order in which they changed, their output and their results.
+
+Every change of a job that others are told has a number, which only grows over all jobs, and a job carries its last one.
+So whoever has seen everything up to a number asks for the jobs with larger ones, and is told each as it is (F23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from fanfold.errors import OutOfRange, Unavailable
+from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
+from job_registry.states import RUNNING, Standing
+
+RESULT_PART_BYTES = 256 * 1024
+
+
+class StoreFailed(Unavailable):
+    """The registry's store cannot be read or written; its log says why."""
+
+    default_reason = "STORE_FAILED"
+
+
+class ChangesGone(OutOfRange):
+    """Changes from that cursor on are no longer held; list the jobs again."""
+
+    default_reason = "CHANGES_GONE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptJob:
+    """A job as it is kept.
+
+    `number` is the last part of its id. `producer` is the principal that registered it, `holds` what its work holds, in
+    words. `owner` is empty for a job that is open to all, `result_bytes` None for one without a result. `change` is the
+    number of its last change. One that is `deleted` is only still there to be told as a change.
+    """
+
+    number: int
+    kind: str
+    owner: str
+    producer: str
+    request_id: str
+    epoch: int
+    label: str = ""
+    parent: str = ""
+    holds: str = ""
+    standing: Standing = RUNNING
+    progress: str = ""
+    sources: Sequence[OutputSource] = ()
+    result_bytes: int | None = None
+    created_at: datetime
+    settled_at: datetime | None = None
+    change: int
+    deleted: bool = False
+
+    @property
+    def id(self) -> str:
+        """What callers call it (C33)."""
+        return f"{self.kind}-{self.number}"
+
+    @property
+    def state(self) -> JobState:
+        """Its state."""
+        return self.standing.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be kept; see KeptJob."""
+
+    number: int
+    kind: str
+    owner: str
+    producer: str
+    request_id: str
+    epoch: int
+    label: str = ""
+    parent: str = ""
+    holds: str = ""
+    sources: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputWrite:
+    """Output of a job to be kept: `source` as it is now, and the `pieces` that are new, or `afresh` all there are.
+
+    Output before the source's earliest offset is forgotten.
+    """
+
+    number: int
+    source: OutputSource
+    pieces: Sequence[OutputPiece] = ()
+    afresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs to give. `reach` is the principal who must cover the owner, None for all owners."""
+
+    reach: str | None = None
+    wanted: JobFilter = ALL_JOBS
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Jobs as they are after changes, by the number of their last one; all of it up to `position` has been told."""
+
+    jobs: Sequence[KeptJob]
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How many settled jobs are kept, and for how many seconds (C39)."""
+
+    settled_jobs: int
+    settled_age: float
+
+
+class JobStore(Protocol):
+    """Keeps jobs. Whatever has returned is durable.
+
+    Every method raises StoreFailed when the store cannot be read or written; then it may have taken effect or not.
+    Writes to one job are made one after the other; what a call reads has all that had returned before.
+    """
+
+    @property
+    def identity(self) -> str:
+        """Tells it from all other stores."""
+        ...
+
+    async def take_number(self) -> int:
+        """A number that was never given before, and will not be again (C32)."""
+        ...
+
+    async def add(self, new: NewJob) -> KeptJob:
+        """Keep a new job. What its owner has with the same request id already is given instead."""
+        ...
+
+    async def attach(self, number: int, epoch: int) -> None:
+        """Note the epoch with which a job is held now."""
+        ...
+
+    async def move(
+        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+    ) -> KeptJob:
+        """Note where a job stands, with its last output and its result. What is settled already is given as it is."""
+        ...
+
+    async def write_output(self, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+        """Keep output of many jobs, and the progress lines that have changed; not of those that are settled."""
+        ...
+
+    async def find(self, number: int) -> KeptJob | None:
+        """A job that is not deleted."""
+        ...
+
+    async def find_request(self, owner: str, request_id: str) -> KeptJob | None:
+        """The job that an owner has with a request id."""
+        ...
+
+    async def unsettled(self) -> Sequence[KeptJob]:
+        """All jobs that are not settled."""
+        ...
+
+    async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
+        """Jobs that are not deleted, by descending number, with numbers below `before`."""
+        ...
+
+    async def position(self) -> int:
+        """The number of the last change of all."""
+        ...
+
+    async def changes(self, query: JobQuery, after: int) -> Changes:
+        """Jobs that have changed after that number, also deleted ones.
+
+        Raises:
+            ChangesGone: some of them are not held any more, or there never was such a number.
+        """
+        ...
+
+    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
+        """What is kept of a source, in order."""
+        ...
+
+    async def result_part(self, number: int, part: int) -> bytes | None:
+        """The n-th part of a result, from 0 on, each of at most RESULT_PART_BYTES; None beyond the last."""
+        ...
+
+    async def delete(self, number: int) -> None:
+        """Delete a settled job. Its output, result and request id are gone; as a change it is held on."""
+        ...
+
+    async def purge(self, retention: Retention) -> int:
+        """Forget the settled jobs that are beyond the retention, those that settled first first; gives how many."""
+        ...

@@ -1,0 +1,302 @@
+"""What every store of jobs promises, in memory and in SQLite alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.model.job import JobFilter, JobState, OutputSource
+from job_registry.states import RUNNING, given_up, settled, stopped
+from job_registry.store.store import RESULT_PART_BYTES, ChangesGone, JobQuery, JobStore, KeptJob, Retention
+from support.job_stores import DONE, Opens, add, add_settled, memory_store, output_write, sqlite_store
+
+EVERYTHING = JobQuery()
+
+
+@pytest.fixture(params=[memory_store, sqlite_store], ids=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JobStore]:
+    opens: Opens = request.param
+    async with opens(tmp_path) as opened:
+        yield opened
+
+
+async def ids(store: JobStore, **fields: Any) -> list[str]:
+    return [job.id for job in await store.list_jobs(JobQuery(**fields))]
+
+
+@pytest.mark.contract("C32", "C33")
+async def test_numbers_are_given_once_also_at_the_same_time(store: JobStore) -> None:
+    numbers = await asyncio.gather(*(store.take_number() for _ in range(50)))
+    assert sorted(numbers) == list(range(1, 51))
+
+
+@pytest.mark.contract("C33")
+async def test_a_new_job_runs_and_is_found_as_it_was_added(store: JobStore) -> None:
+    await store.take_number()
+    before = datetime.now(UTC)
+    job = await add(store, kind="web-search", label="l", parent="p", holds="process 7", sources=["out", "err"], epoch=3)
+    assert job == await store.find(job.number)
+    assert (job.id, job.owner, job.producer, job.label, job.parent) == ("web-search-2", "alice", "alice", "l", "p")
+    assert (job.holds, job.epoch, job.standing, job.request_id) == ("process 7", 3, RUNNING, "r2")
+    assert job.sources == (OutputSource(name="out"), OutputSource(name="err"))
+    assert (job.progress, job.result_bytes, job.settled_at, job.deleted) == ("", None, None, False)
+    assert abs(job.created_at - before) < timedelta(seconds=5)
+
+
+async def test_there_is_no_job_with_another_number(store: JobStore) -> None:
+    await add(store)
+    assert await store.find(2) is None
+
+
+@pytest.mark.contract("C32", "C44")
+async def test_a_request_of_the_same_owner_has_one_job(store: JobStore) -> None:
+    first = await add(store, request_id="r", label="first")
+    assert await add(store, request_id="r", label="second") == first
+    other = await add(store, request_id="r", owner="bob")
+    assert other.id != first.id
+    assert await store.find_request("alice", "r") == first
+    assert await store.find_request("bob", "r") == other
+    assert await store.find_request("carol", "r") is None
+
+
+async def test_an_epoch_is_noted(store: JobStore) -> None:
+    job = await add(store)
+    await store.attach(job.number, 7)
+    kept = await store.find(job.number)
+    assert kept is not None
+    assert (kept.epoch, kept.change) == (7, job.change)
+
+
+@pytest.mark.contract("C35")
+async def test_the_first_settlement_stays(store: JobStore) -> None:
+    job = await add(store)
+    stopping = await store.move(job.number, stopped(RUNNING, "enough"))
+    assert (stopping.state, stopping.settled_at) == (JobState.STOPPING, None)
+    first = await store.move(job.number, settled(stopping.standing, JobState.KILLED, "gone"), result=b"partial")
+    assert first.settled_at is not None
+    assert (first.state, first.standing.detail, first.standing.stop_reason) == (JobState.KILLED, "gone", "enough")
+    second = await store.move(job.number, settled(RUNNING, JobState.COMPLETED, "done"), result=b"whole")
+    assert second == first == await store.find(job.number)
+    assert await store.result_part(job.number, 0) == b"partial"
+
+
+async def test_that_it_was_given_up_is_kept(store: JobStore) -> None:
+    job = await add(store)
+    kept = await store.move(job.number, given_up(RUNNING, "producer lost"))
+    assert (kept.state, kept.standing.given_up, kept.standing.detail) == (JobState.FAILED, True, "producer lost")
+
+
+@pytest.mark.contract("F6")
+async def test_what_is_not_settled_is_found(store: JobStore) -> None:
+    running, stopping, _ = await add(store), await add(store), await add_settled(store)
+    stopping = await store.move(stopping.number, stopped(RUNNING, "x"))
+    found = await store.unsettled()
+    assert sorted(found, key=lambda job: job.number) == [running, stopping]
+
+
+@pytest.mark.contract("C34")
+@pytest.mark.parametrize(
+    ("reach", "seen"),
+    [
+        (None, ["k-6", "k-5", "k-4", "k-3", "k-2", "k-1"]),
+        ("alice", ["k-6", "k-2", "k-1"]),
+        ("alice/s1", ["k-6", "k-2"]),
+        ("alice/s2", ["k-6"]),
+        ("alic_", ["k-6"]),
+        ("%", ["k-6"]),
+        ("nobody", ["k-6"]),
+    ],
+)
+async def test_a_list_reaches_what_the_principal_covers_and_what_is_open(
+    store: JobStore, reach: str | None, seen: list[str]
+) -> None:
+    for owner in ("alice", "alice/s1", "alicex", "Alice/s1", "bob", ""):
+        await add(store, owner=owner)
+    assert await ids(store, reach=reach) == seen
+    assert [job.id for job in (await store.changes(JobQuery(reach=reach), 0)).jobs] == seen[::-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen"),
+    [
+        (JobFilter(kind="build"), ["build-1"]),
+        (JobFilter(label="l"), ["test-2"]),
+        (JobFilter(parent="p"), ["test-3"]),
+        (JobFilter(states=[JobState.RUNNING]), ["test-3", "test-2", "build-1"]),
+        (JobFilter(states=[JobState.COMPLETED, JobState.KILLED]), ["test-4"]),
+        (JobFilter(owner="bob"), ["test-5", "test-4"]),
+        (JobFilter(owner="bob", states=[JobState.STOPPING]), ["test-5"]),
+        (JobFilter(owner="bob", kind="build"), []),
+    ],
+)
+async def test_a_list_and_the_changes_are_filtered(store: JobStore, wanted: JobFilter, seen: list[str]) -> None:
+    await add(store, kind="build")
+    await add(store, kind="test", label="l")
+    await add(store, kind="test", parent="p")
+    await add_settled(store, kind="test", owner="bob")
+    await store.move((await add(store, kind="test", owner="bob/1")).number, stopped(RUNNING, "x"))
+    assert await ids(store, wanted=wanted) == seen
+    assert [job.id for job in (await store.changes(JobQuery(wanted=wanted), 0)).jobs] == seen[::-1]
+
+
+async def test_pages_go_on_below_a_number(store: JobStore) -> None:
+    for _ in range(5):
+        await add(store)
+    first = await store.list_jobs(JobQuery(limit=2))
+    await add(store)
+    second = await store.list_jobs(JobQuery(limit=2), before=first[-1].number)
+    assert [job.number for job in [*first, *second]] == [5, 4, 3, 2]
+
+
+@pytest.mark.contract("F23")
+async def test_changes_are_told_as_jobs_are_now_each_once(store: JobStore) -> None:
+    one, two = await add(store), await add(store)
+    position = await store.position()
+    assert (await store.changes(EVERYTHING, position)).jobs == []
+    stopping = await store.move(two.number, stopped(RUNNING, "x"))
+    done = await store.move(one.number, DONE)
+    await store.attach(two.number, 2)
+    await store.write_output([], {two.number: "half"})
+    changes = await store.changes(EVERYTHING, position)
+    assert [(job.id, job.state, job.progress) for job in changes.jobs] == [
+        (one.id, JobState.COMPLETED, ""),
+        (two.id, JobState.STOPPING, "half"),
+    ]
+    assert stopping.change < done.change < changes.jobs[1].change
+    assert changes.position == await store.position()
+    assert (await store.changes(EVERYTHING, changes.position)).jobs == []
+
+
+@pytest.mark.contract("F23")
+async def test_changes_come_in_pages_and_skip_what_is_not_wanted(store: JobStore) -> None:
+    for number in range(6):
+        await add(store, kind="odd" if number % 2 else "even")
+    odd = JobFilter(kind="odd")
+    first = await store.changes(JobQuery(wanted=odd, limit=2), 0)
+    assert [job.id for job in first.jobs] == ["odd-2", "odd-4"]
+    second = await store.changes(JobQuery(wanted=odd, limit=2), first.position)
+    assert [job.id for job in second.jobs] == ["odd-6"]
+    assert second.position == await store.position()
+
+
+@pytest.mark.contract("C37", "F15")
+async def test_output_is_kept_and_forgotten_up_to_the_earliest_offset(store: JobStore) -> None:
+    job = await add(store, sources=["err", "out"])
+    await store.write_output([output_write(job, (0, b"abc"), (3, b"def"))], {})
+    await store.write_output([output_write(job, (8, b"\xff"), earliest=4)], {})
+    assert [(it.offset, it.data) for it in await store.output(job.number, "out")] == [(3, b"def"), (8, b"\xff")]
+    kept = await store.find(job.number)
+    assert kept is not None
+    source = OutputSource(name="out", total_bytes=9, earliest_offset=4, lossy=True)
+    assert kept.sources == (OutputSource(name="err"), source)
+    assert kept.change == job.change
+    await store.write_output([output_write(job, (5, b"fx"), earliest=5, afresh=True)], {})
+    assert [(it.offset, it.data) for it in await store.output(job.number, "out")] == [(5, b"fx")]
+    assert await store.output(job.number, "err") == []
+
+
+async def test_the_last_output_comes_with_the_settlement_and_none_after_it(store: JobStore) -> None:
+    job = await add(store, sources=["out"])
+    done = await store.move(job.number, DONE, output=[output_write(job, (0, b"the end"))])
+    assert done.sources[0].total_bytes == 7
+    await store.write_output([output_write(job, (7, b"late"))], {job.number: "late"})
+    assert [it.data for it in await store.output(job.number, "out")] == [b"the end"]
+    assert await store.find(job.number) == done
+
+
+@pytest.mark.contract("C37")
+@pytest.mark.parametrize("size", [0, 1, RESULT_PART_BYTES, RESULT_PART_BYTES + 1])
+async def test_a_result_is_read_in_parts(store: JobStore, size: int) -> None:
+    job = await add(store)
+    done = await store.move(job.number, DONE, result=b"x" * size)
+    assert done.result_bytes == size
+    parts: list[bytes] = []
+    while (part := await store.result_part(job.number, len(parts))) is not None:
+        assert len(part) <= RESULT_PART_BYTES
+        parts.append(part)
+    assert b"".join(parts) == b"x" * size
+    assert len(parts) == max(1, -(-size // RESULT_PART_BYTES))
+
+
+async def test_a_job_without_a_result_has_no_part_of_one(store: JobStore) -> None:
+    job = await add_settled(store)
+    assert job.result_bytes is None
+    assert await store.result_part(job.number, 0) is None
+
+
+@pytest.mark.contract("F23")
+async def test_a_deleted_job_is_only_told_as_a_change_any_more(store: JobStore) -> None:
+    job = await add(store, sources=["out"], request_id="r")
+    position = await store.position()
+    done = await store.move(job.number, DONE, output=[output_write(job, (0, b"x"))], result=b"y")
+    await store.delete(job.number)
+    assert await store.find(job.number) is None
+    assert await ids(store) == []
+    assert await store.output(job.number, "out") == []
+    assert await store.result_part(job.number, 0) is None
+    (told,) = (await store.changes(EVERYTHING, position)).jobs
+    assert (told.id, told.state, told.deleted, told.change) == (job.id, JobState.COMPLETED, True, done.change)
+    again = await add(store, request_id="r")
+    assert again.number > job.number
+
+
+def retention(count: int = 1000, age: float = 3600) -> Retention:
+    return Retention(settled_jobs=count, settled_age=age)
+
+
+@pytest.mark.contract("C39")
+async def test_the_jobs_that_settled_first_are_forgotten_first_and_those_that_run_never(store: JobStore) -> None:
+    oldest, running = await add(store, sources=["out"]), await add(store)
+    newer = [await add_settled(store) for _ in range(3)]
+    oldest = await store.move(oldest.number, DONE, output=[output_write(oldest, (0, b"x"))], result=b"y")
+    assert await store.purge(retention(count=4)) == 0
+    assert await store.purge(retention(count=2)) == 2
+    assert await ids(store) == [newer[2].id, running.id, oldest.id]
+    assert await store.purge(retention(age=0)) == 2
+    assert await ids(store) == [running.id]
+    assert await store.output(oldest.number, "out") == []
+    assert await store.result_part(oldest.number, 0) is None
+
+
+@pytest.mark.contract("F23")
+async def test_whoever_has_not_seen_a_forgotten_settlement_is_told_so(store: JobStore) -> None:
+    first, second = await add(store), await add(store)
+    before = await store.position()
+    settled_first: KeptJob = await store.move(first.number, DONE)
+    after = await store.position()
+    await store.move(second.number, DONE)
+    await store.purge(retention(count=1))
+    with pytest.raises(ChangesGone):
+        await store.changes(EVERYTHING, before)
+    assert settled_first.change == after
+    assert [job.id for job in (await store.changes(EVERYTHING, after)).jobs] == [second.id]
+    with pytest.raises(ChangesGone):
+        await store.changes(EVERYTHING, await store.position() + 1)
+
+
+async def test_many_jobs_are_forgotten_at_once(store: JobStore) -> None:
+    await asyncio.gather(*(add_settled(store) for _ in range(450)))
+    assert await store.purge(retention(count=10)) == 440
+    assert len(await store.list_jobs(JobQuery(limit=1000))) == 10
+
+
+@pytest.mark.contract("F6", "C32")
+async def test_a_file_keeps_all_of_it_for_the_next_life(tmp_path: Path) -> None:
+    async with sqlite_store(tmp_path) as store:
+        job = await add(store, sources=["out"])
+        await store.write_output([output_write(job, (0, b"abc"))], {job.number: "half"})
+        done = await add_settled(store)
+        skipped = await store.take_number()
+        identity, position = store.identity, await store.position()
+    async with sqlite_store(tmp_path) as store:
+        (kept,) = await store.unsettled()
+        assert (kept.id, kept.progress, kept.sources[0].total_bytes) == (job.id, "half", 3)
+        assert [it.data for it in await store.output(job.number, "out")] == [b"abc"]
+        assert await store.find(done.number) == done
+        assert await store.take_number() == skipped + 1
+        assert (store.identity, await store.position()) == (identity, position)

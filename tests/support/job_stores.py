@@ -1,0 +1,56 @@
+"""Stores of jobs for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from job_registry.opening import open_store
+
+from fanfold.model.job import JobState, OutputPiece, OutputSource
+from job_registry.states import RUNNING, Standing, settled
+from job_registry.store.store import JobStore, KeptJob, NewJob, OutputWrite
+
+DONE = settled(RUNNING, JobState.COMPLETED, "done")
+
+
+class Opens(Protocol):
+    """Opens a store of some kind; twice in one folder the same one, if it outlives its process."""
+
+    def __call__(self, folder: Path) -> AbstractAsyncContextManager[JobStore]: ...
+
+
+@asynccontextmanager
+async def memory_store(folder: Path) -> AsyncIterator[JobStore]:
+    """A store in memory."""
+    async with open_store("") as store:
+        yield store
+
+
+@asynccontextmanager
+async def sqlite_store(folder: Path) -> AsyncIterator[JobStore]:
+    """The store in a file of the folder."""
+    async with open_store(str(folder / "jobs.db")) as store:
+        yield store
+
+
+async def add(store: JobStore, **fields: Any) -> KeptJob:
+    """A job with the next number."""
+    number = await store.take_number()
+    plain: dict[str, Any] = {"kind": "k", "owner": "alice", "producer": "alice", "request_id": f"r{number}", "epoch": 1}
+    return await store.add(NewJob(number=number, **{**plain, **fields}))
+
+
+async def add_settled(store: JobStore, standing: Standing = DONE, **fields: Any) -> KeptJob:
+    """A job that is settled."""
+    return await store.move((await add(store, **fields)).number, standing)
+
+
+def output_write(job: KeptJob, *pieces: tuple[int, bytes], earliest: int = 0, afresh: bool = False) -> OutputWrite:
+    """Pieces of the source `out`, each by its offset."""
+    total = max((offset + len(data) for offset, data in pieces), default=earliest)
+    source = OutputSource(name="out", total_bytes=total, earliest_offset=earliest, lossy=earliest > 0)
+    kept = [OutputPiece(offset=offset, data=data) for offset, data in pieces]
+    return OutputWrite(number=job.number, source=source, pieces=kept, afresh=afresh)
