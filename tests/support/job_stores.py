@@ -7,9 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from job_registry.opening import open_store
-
 from fanfold.model.job import JobState, OutputPiece, OutputSource
+from job_registry.opening import open_store
 from job_registry.states import RUNNING, Standing, settled
 from job_registry.store.store import JobStore, KeptJob, NewJob, OutputWrite
 
