@@ -10,6 +10,7 @@ from coordinator.budget import TokenBudget
 from coordinator.pace import Pace
 from coordinator.waiting import Waiting
 from fanfold.errors import Aborted
+from fanfold.model.principal import outermost
 
 if TYPE_CHECKING:
     from coordinator.placement.adoption import AdoptedExecution
@@ -85,3 +86,8 @@ class Scope:
     lost_nodes: set[str] = field(default_factory=set)
     unaccounted: set[tuple[int, int]] = field(default_factory=set)
     pace: Pace = field(default_factory=Pace)
+
+    @property
+    def share(self) -> str:
+        """Whose share of the capacity its steps use (C45): nobody gets more by nesting principals in theirs."""
+        return outermost(self.owner)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from fanfold.errors import Aborted, Unavailable
+from fanfold.model.principal import covers
 from fanfold.model.run import Budget, Run, RunState, StepCounts
 
 
@@ -130,16 +131,20 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list: of one owner, newest first. Empty `states` and `workflow_id` mean all.
+    """Which runs to list, newest first: those that `owner` covers, of whatever owner if it is None (C34).
 
-    `before` is the created_at and run id of the last run of the page before.
+    Empty `states` and `workflow_id` mean all. `before` is the created_at and run id of the last run of the page before.
     """
 
-    owner: str
+    owner: str | None
     states: frozenset[RunState] = frozenset()
     workflow_id: str = ""
     before: tuple[datetime, str] | None = None
     limit: int = 100
+
+    def covers(self, owner: str) -> bool:
+        """Whether runs of `owner` are among them."""
+        return self.owner is None or covers(self.owner, owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,7 +193,7 @@ class MemoryJournal:
         found = [
             kept
             for kept in self._runs.values()
-            if kept.run.owner == wanted.owner
+            if wanted.covers(kept.run.owner)
             and (not wanted.states or kept.run.state in wanted.states)
             and (not wanted.workflow_id or kept.workflow_id == wanted.workflow_id)
             and (before is None or (kept.created_at, kept.run.run_id) < before)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.callers import Context
 from coordinator.runs.checkpoints import checkpoint_of, keep_checkpoint
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.runs import Runs
 from fanfold.errors import InvalidArgument
 from fanfold.model.validation import parse_line, parse_request_id
+from fanfold.rpc.call import current_principal
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.wire.checkpoint import CheckpointReader, checkpoint_messages
@@ -26,7 +27,7 @@ class CheckpointMethods(GeneratedServicer):
     ) -> AsyncIterator[pb.GetCheckpointResponse]:
         """Give the checkpoint of a workflow."""
         workflow_id = parse_line(request.workflow_id, path="workflow_id", required=True)
-        checkpoint = await checkpoint_of(self._runs.durable.journal, ANONYMOUS, workflow_id)
+        checkpoint = await checkpoint_of(self._runs.durable.journal, current_principal().name, workflow_id)
         for response in checkpoint_messages(checkpoint, pb.GetCheckpointResponse, in_parts=request.takes_parts):
             yield response
 
@@ -48,5 +49,5 @@ class CheckpointMethods(GeneratedServicer):
         count = len(checkpoint.records)
         if total is not None and total != count:
             raise InvalidArgument.of_field("checkpoint.records", f"must be {total:,} (total_records), not {count:,}")
-        await keep_checkpoint(journal, ANONYMOUS, checkpoint)
+        await keep_checkpoint(journal, current_principal().name, checkpoint)
         return pb.PutCheckpointResponse(records=count)

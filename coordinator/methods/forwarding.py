@@ -10,6 +10,8 @@ import grpc.aio
 
 from coordinator.methods.callers import Context
 from fanfold.errors import Unavailable
+from fanfold.rpc.auth.acting import Metadata, on_behalf_of
+from fanfold.rpc.call import current_principal
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -21,10 +23,6 @@ FORWARDED = "x-fanfold-forwarded"
 """Metadata key of calls that were passed on; they are not passed on again."""
 
 MAX_CHANNELS = 16
-
-Metadata = tuple[tuple[str, str], ...]
-
-_METADATA: Metadata = ((FORWARDED, "1"),)
 
 
 class Forwarding:
@@ -54,7 +52,7 @@ class Forwarding:
             FanfoldError: as that coordinator answers; Unavailable if it cannot be reached, or the call was passed on
                 before.
         """
-        passed_on = call(await self._stub(address, context), _METADATA)
+        passed_on = call(await self._stub(address, context), _metadata())
         try:
             async for response in passed_on:  # type: ignore[attr-defined]  # stubs do not tell streams apart here
                 yield response
@@ -66,7 +64,7 @@ class Forwarding:
     async def unary(self, address: str, context: Context, call: Callable[[CoordinatorAsyncStub, Metadata], Any]) -> Any:
         """The response of such a call. Raises as `stream`."""
         try:
-            return await call(await self._stub(address, context), _METADATA)
+            return await call(await self._stub(address, context), _metadata())
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, address) from None
 
@@ -78,3 +76,8 @@ class Forwarding:
         while len(self._channels) > MAX_CHANNELS:
             await self._channels.pop(next(iter(self._channels))).close()
         return CoordinatorStub(channel)
+
+
+def _metadata() -> Metadata:
+    """What a call that is passed on carries: that it is, and for whom."""
+    return ((FORWARDED, "1"), *on_behalf_of(current_principal()))

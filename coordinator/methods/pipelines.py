@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from coordinator.methods.answers import pipeline_responses
-from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.callers import Context
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import budget_of, to_the_last
 from coordinator.runs.checks import RequestChecks
@@ -24,6 +24,7 @@ from fanfold.model.pipeline import STAGE_TIMEOUT, StageAnswer, StageFailure
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_line, parse_spec
 from fanfold.parts import TextField
+from fanfold.rpc.call import current_principal
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.v1.step_pb2 import TextPart
@@ -137,7 +138,7 @@ async def _read_items(checks: RequestChecks, requests: Requests) -> list[str]:
 
 def _opening_of(message: pb.PipelineOpen) -> Opening:
     return Opening(
-        owner=ANONYMOUS,
+        owner=current_principal().name,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
         workflow_id=parse_line(message.workflow_id, path="open.workflow_id"),

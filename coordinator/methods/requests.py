@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from coordinator.methods.callers import ANONYMOUS
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
 from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_budget, parse_line, parse_specs
 from fanfold.parts import TextField
+from fanfold.rpc.call import current_principal
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.parts import spec_with_texts
@@ -138,7 +138,7 @@ def _opening_of(message: pb.RunOpen) -> Opening:
     if message.parallel.as_before and not workflow_id:
         raise InvalidArgument.of_field("open.workflow_id", "is required with parallel.as_before")
     return Opening(
-        owner=ANONYMOUS,
+        owner=current_principal().name,
         request_id=parse_line(message.request_id, path="open.request_id"),
         detail=detail_from_proto(message.events),
         takes_parts=message.takes_parts,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from coordinator.journal.journal import RunFilter
 from coordinator.methods.answers import run_responses
-from coordinator.methods.callers import ANONYMOUS, Context
+from coordinator.methods.callers import Context
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import read_run
 from coordinator.runs.checks import RequestChecks
@@ -19,6 +19,7 @@ from coordinator.runs.runs import Runs
 from fanfold.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from fanfold.model.run import Run
 from fanfold.model.validation import parse_line, parse_request_id, parse_spec
+from fanfold.rpc.call import current_principal
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.wire.ahead import step_batches
@@ -64,14 +65,15 @@ class RunMethods(GeneratedServicer):
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:  # noqa: N802
         """Tell how a run fares."""
-        run = await self._queries.get(ANONYMOUS, _run_id_of(request))
+        run = await self._queries.get(current_principal(), _run_id_of(request))
         return pb.GetRunResponse(run=run_to_proto(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:  # noqa: N802
-        """List the caller's runs."""
+        """List the runs that the caller may see."""
         size = page_size_of(request.page_size)
+        principal = current_principal()
         wanted = RunFilter(
-            owner=ANONYMOUS,
+            owner=None if principal.sees_all else principal.name,
             states=frozenset(map(state_from_proto, request.states)),
             workflow_id=request.workflow_id,
             before=_before_of(request.page_token),
@@ -89,7 +91,7 @@ class RunMethods(GeneratedServicer):
         detail = detail_from_proto(request.events)
         run_id = _run_id_of(request)
         try:
-            source = await self._queries.watch(ANONYMOUS, run_id, request.from_sequence, detail)
+            source = await self._queries.watch(current_principal(), run_id, request.from_sequence, detail)
             while events := await source.read():
                 for response in run_responses(events, pb.WatchRunResponse, takes_parts=request.takes_parts):
                     yield response
@@ -105,7 +107,7 @@ class RunMethods(GeneratedServicer):
         """Ask a run to stop."""
         reason = parse_line(request.reason, path="reason", most=MAX_REASON) or "its owner cancelled it"
         try:
-            run = await self._queries.cancel(ANONYMOUS, _run_id_of(request), reason)
+            run = await self._queries.cancel(current_principal(), _run_id_of(request), reason)
         except HeldElsewhere as elsewhere:
             with suppress(Unavailable, DeadlineExceeded):  # then its holder hears of it when it looks at the journal
                 told: pb.CancelRunResponse = await self._forwarding.unary(
@@ -114,7 +116,7 @@ class RunMethods(GeneratedServicer):
                     lambda stub, metadata: stub.CancelRun(request, metadata=metadata, timeout=TELL_SECONDS),
                 )
                 return told
-            run = await self._queries.get(ANONYMOUS, _run_id_of(request))
+            run = await self._queries.get(current_principal(), _run_id_of(request))
         return pb.CancelRunResponse(run=run_to_proto(run))
 
     async def ExecuteStep(  # noqa: N802
@@ -124,7 +126,7 @@ class RunMethods(GeneratedServicer):
         self._checks.refuse_fat_step(request.step.ByteSize(), path="step")
         spec = parse_spec(spec_from_proto(request.step), path="step")
         opening = Opening(
-            owner=ANONYMOUS,
+            owner=current_principal().name,
             request_id=parse_request_id(request.request_id),
             detail=detail_from_proto(request.events),
         )

@@ -1,4 +1,4 @@
-"""Whose turn it is among waiting steps: round robin by owner, then by run (C45)."""
+"""Whose turn it is among waiting steps: round robin by principal, then by run (C45)."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class Turns:
 
     def add(self, scope: Scope, need: Need, place: Place) -> None:
         """A step begins to wait."""
-        self._owners.setdefault(scope.owner, {}).setdefault(scope.run_id, {}).setdefault(need, {})[place] = None
+        self._owners.setdefault(scope.share, {}).setdefault(scope.run_id, {}).setdefault(need, {})[place] = None
         self._needs[need] += 1
 
     def discard(self, scope: Scope, need: Need, place: Place) -> None:
         """A step waits no more; nothing happens if it was served already."""
-        runs = self._owners.get(scope.owner, {})
+        runs = self._owners.get(scope.share, {})
         line = runs.get(scope.run_id, {}).get(need, {})
         if place in line:
-            self._take(scope.owner, scope.run_id, need, place)
+            self._take(scope.share, scope.run_id, need, place)
 
     def wake_all(self) -> None:
         """Tell every step to look again; those that still wait then add themselves anew, in the same order."""

@@ -10,36 +10,37 @@ from coordinator.journal.journal import KeptRun, RunFilter
 from coordinator.runs.log import ends_run
 from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.runs import Runs
-from fanfold.errors import FailedPrecondition, NotFound
+from fanfold.errors import FailedPrecondition, NotFound, PermissionDenied
+from fanfold.model.principal import Principal
 from fanfold.model.run import EventDetail, Run
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RunQueries:
-    """Answers about runs. To somebody else, a run that is not theirs does not exist (C33)."""
+    """Answers about runs, to principals. To those who may not see it a run does not exist (C33)."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    async def get(self, owner: str, run_id: str) -> Run:
+    async def get(self, principal: Principal, run_id: str) -> Run:
         """A run as it is. Raises NotFound."""
-        run = await self._find(owner, run_id)
+        run = await self._find(principal, run_id)
         return run if isinstance(run, Run) else self._view(run)
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[Run]:
         """Runs by filter, newest first."""
         runs = [
-            run.view()
-            for run in self._runs.attached.values()
-            if run.owner == wanted.owner and _fits(run.view(), wanted)
+            run.view() for run in self._runs.attached.values() if wanted.covers(run.owner) and _fits(run.view(), wanted)
         ]
         if self._runs.has_journal:
             kept = await self._runs.durable.journal.list_runs(wanted)
             runs += [self._view(each) for each in kept]
         return sorted(runs, key=order_of, reverse=True)[: wanted.limit]
 
-    async def watch(self, owner: str, run_id: str, first: int, detail: EventDetail) -> LiveReader | KeptReader:
+    async def watch(
+        self, principal: Principal, run_id: str, first: int, detail: EventDetail
+    ) -> LiveReader | KeptReader:
         """A reader of a run's events from number `first` on; 0 means the first that is kept.
 
         Raises:
@@ -47,18 +48,21 @@ class RunQueries:
             FailedPrecondition: its events are not kept.
             HeldElsewhere: another coordinator holds it.
         """
-        if isinstance(await self._find(owner, run_id), Run):
+        if isinstance(await self._find(principal, run_id), Run):
             raise FailedPrecondition("the run keeps no events, as it has no workflow id", reason="NOT_JOURNALED")
         return await self._runs.durable.reader(run_id, first, detail)
 
-    async def cancel(self, owner: str, run_id: str, reason: str) -> Run:
+    async def cancel(self, principal: Principal, run_id: str, reason: str) -> Run:
         """Have a run cancelled, which is durable then; gives it as it is now.
 
         Raises:
             NotFound: there is no such run.
+            PermissionDenied: the principal sees it, but does not control it.
             HeldElsewhere: another coordinator holds it, and will hear of it; sooner, if it is told.
         """
-        found = await self._find(owner, run_id)
+        found = await self._find(principal, run_id)
+        if not principal.controls(found.owner if isinstance(found, Run) else found.run.owner):
+            raise PermissionDenied(f"{principal.name} may see the run, but not stop it", reason="NOT_OWNER")
         if isinstance(found, Run):
             self._runs.attached[run_id].cancel(reason)
             return found
@@ -72,12 +76,12 @@ class RunQueries:
         self._runs.durable.refuse_elsewhere(found)
         return self._view(found)
 
-    async def _find(self, owner: str, run_id: str) -> Run | KeptRun:
+    async def _find(self, principal: Principal, run_id: str) -> Run | KeptRun:
         attached = self._runs.attached.get(run_id)
-        if attached is not None and attached.owner == owner:
+        if attached is not None and principal.sees(attached.owner):
             return attached.view()
         kept = await self._runs.durable.journal.find(run_id) if self._runs.has_journal else None
-        if kept is None or kept.run.owner != owner:
+        if kept is None or not principal.sees(kept.run.owner):
             raise NotFound("no such run")
         return kept
 

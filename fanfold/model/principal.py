@@ -47,9 +47,14 @@ class Principal:
         """Whether it has one of these roles."""
         return not self.roles.isdisjoint(roles)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may see what belongs to anybody."""
+        return self.has(Role.OPERATOR, Role.OBSERVER)
+
     def sees(self, owner: str) -> bool:
         """Whether it may see what belongs to the principal `owner` (C33)."""
-        return covers(self.name, owner) or self.has(Role.OPERATOR, Role.OBSERVER)
+        return covers(self.name, owner) or self.sees_all
 
     def controls(self, owner: str) -> bool:
         """Whether it may change or stop what belongs to the principal `owner` (C33)."""
@@ -68,6 +73,11 @@ def covers(owner: str, other: str) -> bool:
     the other way round, does `alice/session-7` cover `alice`.
     """
     return other == owner or (owner != "" and other.startswith(f"{owner}/"))
+
+
+def outermost(name: str) -> str:
+    """The principal that `name` is nested in and that is nested in none: `alice` of `alice/session-7`."""
+    return name.partition("/")[0]
 
 
 def parse_principal(text: str, *, path: str = "principal") -> str:

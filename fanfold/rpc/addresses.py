@@ -48,18 +48,23 @@ def parse_addresses(text: str, *, field: str) -> tuple[str, ...]:
     return tuple(str(parse_address(part.strip(), field=field)) for part in text.split(","))
 
 
-def loopback(host: str) -> str:
-    """The loopback address that `host` names, ready to bind.
+def is_loopback(host: str) -> bool:
+    """Whether nobody beyond this machine is at `host`, or hears what is said to it."""
+    return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def bindable(host: str, *, anywhere: bool) -> str:
+    """What to bind for `host`.
 
     Raises:
-        FailedPrecondition: it is another one, which nobody may listen on before callers can be authenticated (C40).
+        FailedPrecondition: it is not loopback, where that is needed: unless `anywhere`, callers are not known (C40).
     """
     if host == "localhost":  # whatever the resolver makes of it
         return LOOPBACK
-    if _is_ip(host) and ipaddress.ip_address(host).is_loopback:
+    if anywhere or is_loopback(host):
         return host
     raise FailedPrecondition(
-        f"will not listen on {host or 'all addresses'}: callers cannot be authenticated yet,"
+        f"will not listen on {host or 'all addresses'}: no way to authenticate callers is configured (auth),"
         " so only loopback addresses (127.0.0.1, ::1, localhost) are allowed",
         reason="NOT_LOOPBACK",
     )

@@ -14,7 +14,7 @@ from typing import Self
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fanfold.errors import FailedPrecondition
-from fanfold.rpc.addresses import LOOPBACK, Address, loopback
+from fanfold.rpc.addresses import LOOPBACK, Address, bindable
 
 _REQUEST_SECONDS = 5.0
 _MAX_REQUEST_BYTES = 16 * 1024
@@ -27,13 +27,19 @@ class Exposition:
     `/healthz` answers 200 while the loop runs; `/readyz` 200 or 503 as `is_ready()` says.
 
     Raises (on entering):
-        FailedPrecondition: `host` is not loopback, or the port cannot be had.
+        FailedPrecondition: `host` is not loopback, and not to be `anywhere`; or the port cannot be had.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, *, is_ready: Callable[[], bool], host: str = LOOPBACK, port: int = 0
+        self,
+        registry: CollectorRegistry,
+        *,
+        is_ready: Callable[[], bool],
+        host: str = LOOPBACK,
+        port: int = 0,
+        anywhere: bool = False,
     ) -> None:
-        self.address = Address(loopback(host), port)
+        self.address = Address(bindable(host, anywhere=anywhere), port)
         self._registry = registry
         self._is_ready = is_ready
         self._connections: set[asyncio.Task[None]] = set()

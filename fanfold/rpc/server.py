@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from fanfold.errors import FailedPrecondition
-from fanfold.rpc.addresses import LOOPBACK, Address, loopback
+from fanfold.rpc.addresses import LOOPBACK, Address, bindable
 from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
 from fanfold.rpc.auth.guard import Authenticator, Guard
 from fanfold.rpc.auth.policy import Policy
@@ -72,7 +72,7 @@ class GrpcServer:
     Port 0 takes a free one; `address` says which. Leaving the block stops at once; `drain` before it to stop gently.
 
     Raises (here, and on entering):
-        FailedPrecondition: `host` is not loopback, or the port cannot be had.
+        FailedPrecondition: `host` is not loopback in development mode, or the port cannot be had.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class GrpcServer:
         max_request_bytes: int = MAX_REQUEST_BYTES,
         authenticator: Authenticator | None = None,
     ) -> None:
-        self.address = Address(loopback(host), port)
+        self.address = Address(bindable(host, anywhere=authenticator is not None), port)
         self._services = services
         self._max_request_bytes = max_request_bytes
         self._metrics = RpcMetrics(registry or CollectorRegistry())

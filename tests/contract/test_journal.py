@@ -563,6 +563,22 @@ async def test_runs_are_listed_newest_first_in_pages_that_newer_runs_do_not_move
     assert times == sorted(set(times), reverse=True)
 
 
+@pytest.mark.contract("C34")
+async def test_runs_are_listed_of_a_principal_with_those_nested_in_it_or_of_all(journal: Journal) -> None:
+    owners = ["alice", "alice/session-7", "alice/session-7/x", "alicex", "Alice/x", "alice%", "bob"]
+    for number, owner in enumerate(owners):
+        await journal.accept(new_run(f"r{number}", owner=owner), HERE, LONG)
+
+    async def listed(owner: str | None) -> list[str]:
+        return [kept.run.owner for kept in await journal.list_runs(RunFilter(owner=owner))]
+
+    assert await listed("alice") == ["alice/session-7/x", "alice/session-7", "alice"]
+    assert await listed("alice/session-7") == ["alice/session-7/x", "alice/session-7"]
+    assert await listed("bob") == ["bob"]
+    assert await listed("alice/s") == []
+    assert sorted(await listed(None)) == sorted(owners)
+
+
 async def test_runs_are_listed_by_state_and_workflow(journal: Journal) -> None:
     for name, workflow_id, state in (
         ("r1", "w", RunState.COMPLETED),

@@ -75,6 +75,15 @@ async def test_owners_come_before_runs_so_that_many_runs_are_no_advantage() -> N
     assert waiters.serve({ANY: 6}) == ["many-0", "one-0", "many-1", "one-1", "many-2", "one-2"]
 
 
+@pytest.mark.contract("C34")
+async def test_sessions_of_one_principal_share_what_is_its() -> None:
+    waiters = Waiters()
+    for number in range(4):
+        waiters.add(f"many-{number}", f"alice/session-{number}", f"run-{number}")
+        waiters.add(f"one-{number}", "bob", "run-x")
+    assert waiters.serve({ANY: 5}) == ["many-0", "one-0", "many-1", "one-1", "many-2"]
+
+
 async def test_runs_of_one_owner_take_turns_and_each_keeps_its_order() -> None:
     waiters = Waiters()
     for number in range(3):

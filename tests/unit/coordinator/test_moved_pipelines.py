@@ -15,6 +15,7 @@ from coordinator.servicer import CoordinatorServicer
 from fanfold.errors import Unavailable
 from fanfold.schema import SchemaValidator
 from fanfold.v1 import coordinator_pb2 as pb
+from support.calls import call_of
 
 
 class MovingRuns:
@@ -42,6 +43,7 @@ async def requests() -> AsyncIterator[pb.RunPipelineRequest]:
 async def test_its_caller_is_told_to_ask_again() -> None:
     runs: Any = MovingRuns()
     nobody: Any = None
+    call_of()
     async with SchemaValidator() as validator:
         methods = CoordinatorServicer(runs, RequestChecks(validator, Limits()), nobody, nobody)  # type: ignore[abstract]  # as served
         with pytest.raises(Unavailable) as refused:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from fanfold.errors import FailedPrecondition, InvalidArgument
-from fanfold.rpc.addresses import Address, loopback, parse_address
+from fanfold.rpc.addresses import Address, bindable, parse_address
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.server import GrpcServer
 from fanfold.v1 import executor_node_pb2 as pb
@@ -66,7 +66,7 @@ def test_a_listener_may_ask_for_any_port() -> None:
 
 @pytest.mark.contract("C40")
 def test_only_loopback_may_be_listened_on() -> None:
-    assert [loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1")] == [
+    assert [bindable(host, anywhere=False) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1")] == [
         "127.0.0.1",
         "127.0.0.1",
         "127.8.9.1",
@@ -74,7 +74,7 @@ def test_only_loopback_may_be_listened_on() -> None:
     ]
     for host in ("", "0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "localhost.example.org"):
         with pytest.raises(FailedPrecondition, match="only loopback"):
-            loopback(host)
+            bindable(host, anywhere=False)
 
 
 async def test_proxies_of_the_environment_are_not_used() -> None:

@@ -58,7 +58,7 @@ async def test_reflection_lists_the_services_and_describes_them() -> None:
 @pytest.mark.contract("C40")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "example.org", "127.0.0.1.example.org"])
 def test_addresses_that_others_reach_are_refused(host: str) -> None:
-    with pytest.raises(FailedPrecondition, match="cannot be authenticated yet") as raised:
+    with pytest.raises(FailedPrecondition, match="no way to authenticate callers") as raised:
         GrpcServer([], host=host)
     assert raised.value.reason == "NOT_LOOPBACK"
     assert host in raised.value.message
