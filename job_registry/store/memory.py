@@ -67,14 +67,20 @@ class MemoryJobStore:
         self._jobs[number] = replace(self._jobs[number], epoch=epoch)
 
     async def move(
-        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+        self,
+        number: int,
+        standing: Standing,
+        *,
+        progress: str = "",
+        output: Sequence[OutputWrite] = (),
+        result: bytes | None = None,
     ) -> KeptJob:
         """Note where a job stands."""
         job = self._jobs[number]
         if job.state.is_settled:
             return job
         await self.write_output(output, {})
-        job = replace(self._jobs[number], standing=standing, change=self._next_change())
+        job = replace(self._jobs[number], standing=standing, progress=progress, change=self._next_change())
         if standing.state.is_settled:
             job = replace(job, settled_at=self._now(), result_bytes=None if result is None else len(result))
             if result is not None:
@@ -102,13 +108,12 @@ class MemoryJobStore:
 
     async def find(self, number: int) -> KeptJob | None:
         """A job."""
-        job = self._jobs.get(number)
-        return None if job is None or job.deleted else job
+        return self._jobs.get(number)
 
     async def find_request(self, owner: str, request_id: str) -> KeptJob | None:
         """The job of a request."""
         its = (job for job in self._jobs.values() if job.owner == owner and job.request_id == request_id)
-        return next((job for job in its if not job.deleted), None)
+        return next((job for job in its if request_id), None)
 
     async def unsettled(self) -> Sequence[KeptJob]:
         """Jobs that are not settled."""

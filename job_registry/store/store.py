@@ -147,7 +147,13 @@ class JobStore(Protocol):
         ...
 
     async def move(
-        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+        self,
+        number: int,
+        standing: Standing,
+        *,
+        progress: str = "",
+        output: Sequence[OutputWrite] = (),
+        result: bytes | None = None,
     ) -> KeptJob:
         """Note where a job stands, with its last output and its result. What is settled already is given as it is."""
         ...
@@ -157,7 +163,7 @@ class JobStore(Protocol):
         ...
 
     async def find(self, number: int) -> KeptJob | None:
-        """A job that is not deleted."""
+        """A job; also one that is deleted."""
         ...
 
     async def find_request(self, owner: str, request_id: str) -> KeptJob | None:

@@ -85,6 +85,12 @@ async def test_the_first_settlement_stays(store: JobStore) -> None:
     assert await store.result_part(job.number, 0) == b"partial"
 
 
+async def test_the_last_progress_stays(store: JobStore) -> None:
+    job = await add(store)
+    done = await store.move(job.number, DONE, progress="all of it")
+    assert done.progress == "all of it"
+
+
 async def test_that_it_was_given_up_is_kept(store: JobStore) -> None:
     job = await add(store)
     kept = await store.move(job.number, given_up(RUNNING, "producer lost"))
@@ -235,7 +241,9 @@ async def test_a_deleted_job_is_only_told_as_a_change_any_more(store: JobStore) 
     position = await store.position()
     done = await store.move(job.number, DONE, output=[output_write(job, (0, b"x"))], result=b"y")
     await store.delete(job.number)
-    assert await store.find(job.number) is None
+    kept = await store.find(job.number)
+    assert kept is not None
+    assert kept.deleted
     assert await ids(store) == []
     assert await store.output(job.number, "out") == []
     assert await store.result_part(job.number, 0) is None

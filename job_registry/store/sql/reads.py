@@ -72,7 +72,7 @@ def result_part(transaction: Transaction, number: int, part: int) -> bytes | Non
 
 
 def _one(transaction: Transaction, *conditions: ColumnElement[bool]) -> KeptJob | None:
-    row = transaction.connection.execute(select(jobs).where(*conditions, _is_there)).one_or_none()
+    row = transaction.connection.execute(select(jobs).where(*conditions)).one_or_none()
     return None if row is None else kept_job(row)
 
 

@@ -44,10 +44,18 @@ class SqlJobStore:
         await self._access.write(partial(writes.attach, number=number, epoch=epoch))
 
     async def move(
-        self, number: int, standing: Standing, *, output: Sequence[OutputWrite] = (), result: bytes | None = None
+        self,
+        number: int,
+        standing: Standing,
+        *,
+        progress: str = "",
+        output: Sequence[OutputWrite] = (),
+        result: bytes | None = None,
     ) -> KeptJob:
         """Note where a job stands."""
-        operation = partial(writes.move, number=number, standing=standing, written=output, result=result)
+        operation = partial(
+            writes.move, number=number, standing=standing, progress=progress, written=output, result=result
+        )
         return await (await self._access.submit(operation, _size_of(output) + len(result or b"")))
 
     async def write_output(self, written: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:

@@ -43,7 +43,12 @@ def attach(transaction: Transaction, number: int, epoch: int) -> None:
 
 
 def move(
-    transaction: Transaction, number: int, standing: Standing, written: Sequence[OutputWrite], result: bytes | None
+    transaction: Transaction,
+    number: int,
+    standing: Standing,
+    progress: str,
+    written: Sequence[OutputWrite],
+    result: bytes | None,
 ) -> KeptJob:
     """Note where a job stands; it stays as it is when it is settled."""
     connection = transaction.connection
@@ -51,7 +56,11 @@ def move(
     if row is not None:
         for write in written:
             _write(transaction, write)
-        columns: dict[str, Any] = {**standing_columns(standing), "change": _next(transaction, "change")}
+        columns: dict[str, Any] = {
+            **standing_columns(standing),
+            "progress": progress,
+            "change": _next(transaction, "change"),
+        }
         if standing.state.is_settled:
             columns |= {"settled_at": transaction.now, "result_bytes": None if result is None else len(result)}
             _keep_result(transaction, number, result)

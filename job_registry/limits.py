@@ -1,0 +1,108 @@
+"""What a job may be, and how many there may be (C32, C39). Every refusal names the limit and its value."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
+from fanfold.model.job import JobSpec
+from fanfold.model.validation import parse_line
+from job_registry.config import JobLimits
+
+MAX_KIND = 63
+MAX_SOURCES = 8
+MAX_WORDS = 4096
+"""Characters of progress, details and reasons."""
+
+MAX_OFFSET = 2**63 - 1
+
+_KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_SOURCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+TRY_AGAIN_SECONDS = 5.0
+
+
+def check_spec(spec: JobSpec, limits: JobLimits) -> None:
+    """Raise InvalidArgument, naming the field and the limit, for a job that cannot be."""
+    if len(spec.kind) > MAX_KIND or _KIND.fullmatch(spec.kind) is None:
+        raise InvalidArgument.of_field(
+            "open.spec.kind", f"must be 1 to {MAX_KIND} characters in kebab-case, as web-search"
+        )
+    parse_line(spec.label, path="open.spec.label", most=limits.label_length)
+    parse_line(spec.parent, path="open.spec.parent", most=limits.label_length)
+    _check_sources(spec.sources)
+
+
+def _check_sources(sources: Sequence[str]) -> None:
+    path = "open.spec.sources"
+    if len(sources) > MAX_SOURCES:
+        raise InvalidArgument.of_field(path, f"must be at most {MAX_SOURCES}, not {len(sources)}")
+    wrong = [
+        FieldViolation(f"{path}[{index}]", "must be 1 to 64 characters of letters, digits and ._-, and not repeated")
+        for index, name in enumerate(sources)
+        if _SOURCE.fullmatch(name) is None or name in sources[:index]
+    ]
+    if wrong:
+        raise InvalidArgument(violations=wrong)
+
+
+def line_of(words: str) -> str:
+    """A producer's words as one line. What is beyond the limit is cut: no settlement must be lost for its words."""
+    line = _CONTROL.sub(" ", words)
+    return line if len(line) <= MAX_WORDS else f"{line[: MAX_WORDS - 1]}…"
+
+
+class Capacity:
+    """How many jobs are live or about to be, by whom they are for: a principal with all those nested in it."""
+
+    def __init__(self, limits: JobLimits) -> None:
+        self._limits = limits
+        self._taken: Counter[str] = Counter()
+        self._total = 0
+
+    def _check(self, principal: str) -> None:
+        """Raise ResourceExhausted if there is no room for one more."""
+        limits, root = self._limits, _root_of(principal)
+        if self._total >= limits.live_jobs:
+            raise _exhausted("there are", "live_jobs", limits.live_jobs)
+        if self._taken[root] >= limits.live_jobs_per_owner:
+            raise _exhausted(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)
+
+    @contextmanager
+    def reserved(self, principal: str) -> Iterator[None]:
+        """Have room for one more while the block lasts. Raises ResourceExhausted if there is none."""
+        self._check(principal)
+        self.take(principal)
+        try:
+            yield
+        finally:
+            self.give(principal)
+
+    def take(self, principal: str) -> None:
+        """Count one more, also beyond the limits, as after a restart with smaller ones."""
+        self._taken[_root_of(principal)] += 1
+        self._total += 1
+
+    def give(self, principal: str) -> None:
+        """Count one less."""
+        root = _root_of(principal)
+        self._total -= 1
+        self._taken[root] -= 1
+        if not self._taken[root]:
+            del self._taken[root]
+
+
+def _root_of(principal: str) -> str:
+    return principal.partition("/")[0]
+
+
+def _exhausted(who: str, name: str, limit: int) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{who} as many live jobs as may be: the limit {name} is {limit:,}",
+        reason="TOO_MANY_JOBS",
+        retry_delay=TRY_AGAIN_SECONDS,
+    )

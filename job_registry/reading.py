@@ -1,0 +1,73 @@
+"""What jobs leave behind: output, read by offset and followed, and results (C37)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fanfold.errors import FailedPrecondition, NotFound
+from fanfold.model.job import OutputPiece
+from fanfold.model.principal import Principal
+from job_registry import access
+from job_registry.jobs import Jobs
+from job_registry.rings import Ring
+from job_registry.store.store import KeptJob
+
+READ_BYTES = 65_536
+"""Most bytes of output in one piece."""
+
+
+class Reading:
+    """Reads output and results. Each method raises NotFound for a job that is not there for the principal (C33)."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def output(
+        self, principal: Principal, job_id: str, source: str, offset: int, *, follow: bool
+    ) -> AsyncIterator[OutputPiece]:
+        """Output from a byte on: to its present end, or with `follow` until the job is settled.
+
+        Readers go at their own pace: what is dropped before they come to it is told as a gap; nobody waits for them.
+
+        Raises:
+            NotFound: there is no such job, or it has no such source.
+        """
+        kept = access.require_seen(principal, await self._jobs.find(job_id))
+        name = source or next((each.name for each in kept.sources), "")
+        if not any(each.name == name for each in kept.sources):
+            raise NotFound(f"{kept.id} has no such output source", reason="NO_SUCH_SOURCE")
+        live = self._jobs.live(kept.number)
+        ring = await self._settled_ring(kept, name) if live is None else live.rings[name]
+        while True:
+            seen = 0 if live is None else live.moved.count
+            final = live is None or live.ended.is_set()
+            piece = ring.read(offset, READ_BYTES, final=final)
+            if piece is not None:
+                yield piece
+                offset = piece.offset + len(piece.data)
+            elif live is None or final or not follow:
+                return
+            else:
+                await live.moved.wait(seen)
+
+    async def result(self, principal: Principal, job_id: str) -> AsyncIterator[bytes]:
+        """The parts of a settled job's result.
+
+        Raises:
+            FailedPrecondition: it is not settled, or it has no result.
+        """
+        kept = access.require_seen(principal, await self._jobs.find(job_id))
+        if not kept.state.is_settled:
+            raise FailedPrecondition(f"{kept.id} is {kept.state}; wait for its end", reason="NOT_SETTLED")
+        part = 0
+        while (data := await self._jobs.store.result_part(kept.number, part)) is not None:
+            yield data
+            part += 1
+        if not part:
+            raise FailedPrecondition(f"{kept.id} has no result", reason="NO_RESULT")
+
+    async def _settled_ring(self, kept: KeptJob, name: str) -> Ring:
+        source = next(each for each in kept.sources if each.name == name)
+        held = source.total_bytes - source.earliest_offset
+        return Ring(source, held, await self._jobs.store.output(kept.number, name))
+
