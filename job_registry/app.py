@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
+from fanfold.background import background
 from fanfold.rpc.serving import Serving, serving
 from job_registry.config import JobRegistryConfig
+from job_registry.jobs import Jobs
+from job_registry.keeping import keep_deadlines, keep_output, keep_retention
+from job_registry.metrics import JobCollector
+from job_registry.opening import open_store
 from job_registry.servicer import service
 
 
@@ -17,9 +22,15 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
     """A registry that is up while the block lasts.
 
     Raises:
-        FailedPrecondition: an address is not loopback, or is taken.
+        FailedPrecondition: an address is not loopback, or is taken, or the store cannot be opened.
     """
-    async with serving(
-        [service()], listen=config.listen, metrics_listen=config.metrics_listen, registry=CollectorRegistry()
-    ) as up:
+    registry = CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(config.store.path))
+        jobs = await stack.enter_async_context(Jobs(store, config))
+        JobCollector(jobs, registry)
+        await stack.enter_async_context(background(keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs)))
+        up = await stack.enter_async_context(
+            serving([service(jobs)], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry)
+        )
         yield up

@@ -17,7 +17,8 @@ MAX_SOURCES = 8
 MAX_WORDS = 4096
 """Characters of progress, details and reasons."""
 
-MAX_OFFSET = 2**63 - 1
+MAX_OFFSET = MAX_EPOCH = 2**63 - 1
+"""As far as databases count."""
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _SOURCE = re.compile(r"[A-Za-z0-9._-]{1,64}")

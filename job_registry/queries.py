@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ class Queries:
 
     async def watch(
         self, principal: Principal, wanted: JobFilter, position: int | None
-    ) -> AsyncIterator[tuple[Sequence[Job], int]]:
+    ) -> AsyncGenerator[tuple[Sequence[Job], int], None]:
         """Jobs after changes from a position on, or from now on, and where that leads; the first at once.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from fanfold.errors import FailedPrecondition, NotFound
 from fanfold.model.job import OutputPiece
@@ -24,7 +24,7 @@ class Reading:
 
     async def output(
         self, principal: Principal, job_id: str, source: str, offset: int, *, follow: bool
-    ) -> AsyncIterator[OutputPiece]:
+    ) -> AsyncGenerator[OutputPiece, None]:
         """Output from a byte on: to its present end, or with `follow` until the job is settled.
 
         Readers go at their own pace: what is dropped before they come to it is told as a gap; nobody waits for them.
@@ -50,7 +50,7 @@ class Reading:
             else:
                 await live.moved.wait(seen)
 
-    async def result(self, principal: Principal, job_id: str) -> AsyncIterator[bytes]:
+    async def result(self, principal: Principal, job_id: str) -> AsyncGenerator[bytes, None]:
         """The parts of a settled job's result.
 
         Raises:
@@ -70,4 +70,3 @@ class Reading:
         source = next(each for each in kept.sources if each.name == name)
         held = source.total_bytes - source.earliest_offset
         return Ring(source, held, await self._jobs.store.output(kept.number, name))
-

@@ -1,18 +1,35 @@
-"""gRPC on one side, the registry's domain on the other."""
+"""gRPC on one side, the registry's domain on the other: translates, calls, translates back."""
 
 from __future__ import annotations
 
 from fanfold.rpc.server import Service
-from fanfold.v1.job_registry_pb2_grpc import JobRegistryServicer as GeneratedServicer
 from fanfold.v1.job_registry_pb2_grpc import add_JobRegistryServicer_to_server
+from job_registry.jobs import Jobs
+from job_registry.methods.jobs import JobMethods
+from job_registry.methods.output import OutputMethods
+from job_registry.methods.production import ProductionMethods
 from job_registry.policy import POLICY
+from job_registry.producing import Openings
+from job_registry.queries import Queries
+from job_registry.reading import Reading
 
 
-def service() -> Service:
+def service(jobs: Jobs) -> Service:
     """The registry as a service to be served."""
-    servicer = JobRegistryServicer()  # type: ignore[abstract]  # all of it answers UNIMPLEMENTED
-    return Service("fanfold.v1.JobRegistry", servicer, add_JobRegistryServicer_to_server, POLICY)
+    return Service(
+        "fanfold.v1.JobRegistry",
+        JobRegistryServicer(jobs),
+        add_JobRegistryServicer_to_server,
+        POLICY,
+        unattended=frozenset({"ProduceJob", "WatchJobs", "WaitJob", "ReadJobOutput"}),
+    )
 
 
-class JobRegistryServicer(GeneratedServicer):
-    """Serves `fanfold.v1.JobRegistry`. Everything answers UNIMPLEMENTED: this release has no detached work yet."""
+class JobRegistryServicer(ProductionMethods, JobMethods, OutputMethods):
+    """Serves `fanfold.v1.JobRegistry`."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._openings = Openings()
+        self._queries = Queries(jobs)
+        self._reading = Reading(jobs)

@@ -151,7 +151,9 @@ class EmbeddedMesh:
         journal = {"path": str(plan.data_dir.resolve() / "journal.db")}
         settings = {"listen": f"{LOOPBACK}:{plan.port}", "journal": journal, **plan.coordinator}
         self._coordinator = await self._serve(COORDINATOR, COORDINATOR, settings)
-        self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, {})
+        self._registry = await self._serve(
+            JOB_REGISTRY, JOB_REGISTRY, {"store": {"path": str(plan.data_dir.resolve() / "jobs.db")}}
+        )
         await self._coordinator.wait_until_ready()
         for number in range(1, plan.nodes + 1):
             self._nodes.append(await self._serve(EXECUTOR_NODE, f"node-{number}", self._node_settings()))
