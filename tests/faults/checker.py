@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
+from fanfold.model.run import Budget
 from fanfold.model.step import (
     AttemptStarted,
+    FailureCode,
     StepEnded,
     StepEvent,
     StepOutcome,
     StepProgressed,
     StepStarted,
 )
+from faults.subjects import Span
 
 AFTER_WAKING = 0.5
 """Seconds that a frozen node's executions may go on after it wakes up, although their steps run elsewhere by then.
@@ -41,6 +44,8 @@ class Execution:
     alive: tuple[float, ...]
     has_ended: bool
     """Whether it got to its end; if not, it was killed."""
+    spent: int = 0
+    """Model tokens."""
 
     @property
     def began(self) -> float:
@@ -55,15 +60,6 @@ class Execution:
         return f"{self.name} on {self.node} began {self.began:.3f}, {end} {self.last_alive:.3f}"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A time in which something was done to a node."""
-
-    node: str
-    began: float
-    ended: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """All that is known of a run. `task_ids` are the steps that were asked for, in that order."""
@@ -76,20 +72,30 @@ class History:
     """From when processes were stopped until just before they were woken."""
     drains: Sequence[Span] = ()
     """From the end of a draining node's grace until the node was gone."""
+    losses: Sequence[Span] = ()
+    """When something befell a node or its wire."""
+    takeovers: Sequence[float] = ()
+    """When another coordinator took the run over."""
+    budget: Budget | None = None
+    """What the run was allowed to spend and has spent."""
+    needs: Mapping[str, int] = field(default_factory=dict)
+    """What is set aside of the budget for each step that spends."""
 
 
 def executions_of(lines: Iterable[str]) -> list[Execution]:
     """Read what executions wrote, in the order in which they began."""
     alive: defaultdict[str, list[float]] = defaultdict(list)
     about: dict[str, tuple[str, str, int]] = {}
+    spent: dict[str, int] = {}
     ended: set[str] = set()
     for line in lines:
-        what, name, time, task_id, node, pid = line.split()
+        what, name, time, task_id, node, pid, tokens = line.split()
         about[name] = task_id, node, int(pid)
+        spent[name] = int(tokens)
         alive[name].append(float(time))
         if what == "end":
             ended.add(name)
-    found = [Execution(name, *about[name], tuple(sorted(alive[name])), name in ended) for name in about]
+    found = [Execution(name, *about[name], tuple(sorted(alive[name])), name in ended, spent[name]) for name in about]
     return sorted(found, key=lambda execution: execution.began)
 
 
@@ -109,9 +115,9 @@ def complaints(history: History) -> list[str]:
         if (outcome := outcomes.get(task_id)) is None:
             continue
         of_step = [
-            *_complaints_about_events(events[task_id], outcome),
-            *_complaints_about_outcome(executions[task_id], outcome),
-            *_complaints_about_number(executions[task_id], outcome, history.drains),
+            *_complaints_about_events(events[task_id], outcome, forgotten_of(executions[task_id], history)),
+            *_complaints_about_outcome(executions[task_id], outcome, history),
+            *_complaints_about_number(executions[task_id], outcome, history),
             *_complaints_about_overlap(executions[task_id], history.freezes),
         ]
         found += [f"{task_id}: {complaint}" for complaint in of_step]
@@ -124,7 +130,9 @@ def _complaints_about_order(history: History) -> Iterator[str]:
         yield f"outcomes are not those of the steps, in their order: {given}"
 
 
-def _complaints_about_events(events: Sequence[StepEvent], outcome: StepOutcome) -> Iterator[str]:
+def _complaints_about_events(
+    events: Sequence[StepEvent], outcome: StepOutcome, forgotten: Sequence[Execution]
+) -> Iterator[str]:
     kinds = [type(event) for event in events]
     if kinds.count(StepStarted) != 1 or kinds[:1] != [StepStarted]:
         yield f"it must start once, and first: {_names(kinds)}"
@@ -135,7 +143,10 @@ def _complaints_about_events(events: Sequence[StepEvent], outcome: StepOutcome) 
     progress = [event.progress for event in events if isinstance(event, StepProgressed)]
     attempts = [each.attempt for each in progress if isinstance(each, AttemptStarted)]
     # An attempt that is lost with its node before that told of it is not heard of; a drained one may be told again.
-    if attempts != sorted(attempts) or any(not 2 <= attempt <= outcome.attempts for attempt in attempts):
+    # Where some were forgotten, they are counted anew.
+    if not forgotten and (
+        attempts != sorted(attempts) or any(not 2 <= attempt <= outcome.attempts for attempt in attempts)
+    ):
         yield f"attempts {attempts} were told of {outcome.attempts}"
 
 
@@ -143,10 +154,11 @@ def _names(kinds: Iterable[type[StepEvent]]) -> str:
     return ", ".join(kind.__name__ for kind in kinds) or "nothing"
 
 
-def _complaints_about_outcome(executions: Sequence[Execution], outcome: StepOutcome) -> Iterator[str]:
-    """Every step of a run can succeed; its outcome is that of its last execution, which ended."""
+def _complaints_about_outcome(executions: Sequence[Execution], outcome: StepOutcome, history: History) -> Iterator[str]:
+    """Every step that is paid for can succeed; its outcome is that of its last execution, which ended."""
     if not outcome.success:
-        yield f"failed after {outcome.attempts} attempts: {outcome.failure}"
+        if not _was_refused(outcome, history):
+            yield f"failed after {outcome.attempts} attempts: {outcome.failure}"
         return
     by_name = {execution.name: execution for execution in executions}
     source = by_name.get(outcome.output)
@@ -161,19 +173,51 @@ def _complaints_about_outcome(executions: Sequence[Execution], outcome: StepOutc
         yield f"{executions[-1].name} began after {source.name}, which gave the outcome"
 
 
-def _complaints_about_number(
-    executions: Sequence[Execution], outcome: StepOutcome, drains: Sequence[Span]
-) -> Iterator[str]:
-    handed_back = sum(_was_handed_back(execution, drains) for execution in executions)
-    if len(executions) > outcome.attempts + handed_back:
+def _was_refused(outcome: StepOutcome, history: History) -> bool:
+    """Whether there was not enough left of the budget for another attempt; what is spent only grows (C13)."""
+    if history.budget is None or outcome.failure is None:
+        return False
+    is_short = history.budget.spent + history.needs.get(outcome.task_id, 0) > history.budget.limit
+    return is_short and outcome.failure.code is FailureCode.BUDGET_EXHAUSTED
+
+
+def _complaints_about_number(executions: Sequence[Execution], outcome: StepOutcome, history: History) -> Iterator[str]:
+    handed_back = sum(_was_handed_back(execution, history.drains) for execution in executions)
+    forgotten = forgotten_of(executions, history)
+    if len(executions) > outcome.attempts + handed_back + len(forgotten):
         lives = ", ".join(map(str, executions))
-        yield f"ran {len(executions)} times in {outcome.attempts} attempts, {handed_back} handed back: {lives}"
+        yield (
+            f"ran {len(executions)} times in {outcome.attempts} attempts, {handed_back} handed back, "
+            f"{len(forgotten)} forgotten: {lives}"
+        )
+
+
+def forgotten_of(executions: Sequence[Execution], history: History) -> Sequence[Execution]:
+    """The executions of a step that nobody may have counted, because node and coordinator were lost together.
+
+    The last of them was there when the run was taken over, and left nothing to its successor. One that had ended is
+    among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19).
+    """
+    for number in range(len(executions) - 2, -1, -1):
+        last, following = executions[number], executions[number + 1]
+        if any(last.began < time < following.began for time in history.takeovers) and (
+            not last.has_ended or _was_node_lost(last, following, history.losses)
+        ):
+            return executions[: number + 1]
+    return ()
+
+
+def _was_node_lost(execution: Execution, following: Execution, losses: Sequence[Span]) -> bool:
+    return any(
+        loss.subject == execution.node and loss.began < following.began and loss.ended > execution.last_alive
+        for loss in losses
+    )
 
 
 def _was_handed_back(execution: Execution, drains: Sequence[Span]) -> bool:
     """Whether a draining node may have stopped it, which costs no attempt (C43)."""
     return any(
-        drain.node == execution.node
+        drain.subject == execution.node
         and drain.began - HANDING_BACK <= execution.last_alive <= drain.ended + HANDING_BACK
         for drain in drains
     )
@@ -190,4 +234,4 @@ def _complaints_about_overlap(executions: Sequence[Execution], freezes: Sequence
 
 
 def _just_woke(node: str, time: float, freezes: Sequence[Span]) -> bool:
-    return any(freeze.node == node and freeze.ended <= time <= freeze.ended + AFTER_WAKING for freeze in freezes)
+    return any(freeze.subject == node and freeze.ended <= time <= freeze.ended + AFTER_WAKING for freeze in freezes)

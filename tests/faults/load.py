@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,16 @@ from faults.agents import beating
 from faults.checker import Execution, executions_of
 
 STEPS = 30
-SHARED = "beats-shared"
-AGENTS = ["shell", "shell", "beats-alone", SHARED]
+AGENTS = ["shell", "shell", "beats-alone", "beats-shared"]
 """What steps ask for; commands twice as often, because most can go wrong with them."""
+
+SPENDERS = ["spends-alone", "spends-shared"]
+"""Agents that spend model tokens."""
+
+SHARED = {"beats-shared", "spends-shared"}
+CALLS, CALL_TOKENS = 3, 20
+MAX_TOKENS = 100
+"""Of a step that spends: its calls, what each costs, and what is set aside for it."""
 
 
 class Load:
@@ -41,25 +49,32 @@ class Load:
             words = [*program, str(self._history), task_id, str(seconds), self.mark if daemon else ""]
             prompt = f"export MARK={self.mark}; exec {shlex.join(words)}"
         else:
-            prompt = json.dumps({"history": str(self._history), "seconds": seconds})
-        policy = {"max_attempts": 10}
+            calls = CALLS if agent in SPENDERS else 0
+            order = {"history": str(self._history), "seconds": seconds, "calls": calls, "tokens": CALL_TOKENS}
+            prompt = json.dumps(order)
+        policy = {"max_attempts": 10, "max_tokens": MAX_TOKENS}
         self.steps.append({"task_id": task_id, "agent": agent, "description": "d", "prompt": prompt, "policy": policy})
 
-    def add_some(self, draw: random.Random) -> None:
+    def add_some(self, draw: random.Random, steps: int = STEPS, agents: Sequence[str] = AGENTS) -> None:
         """Add steps of all kinds. Some last so long that what was given up could meet what took its place."""
-        for _ in range(STEPS):
+        for _ in range(steps):
             seconds = draw.uniform(2.5, 5) if draw.random() < 0.1 else draw.uniform(0.1, 1.5)
-            self.add(draw.choice(AGENTS), seconds, daemon=draw.random() < 0.3)
+            self.add(draw.choice(agents), seconds, daemon=draw.random() < 0.3)
+
+    @property
+    def task_ids(self) -> list[str]:
+        """Its steps, in order."""
+        return [step["task_id"] for step in self.steps]
 
     def executions(self) -> list[Execution]:
         """The lives of the steps, as they wrote them down."""
-        return executions_of(self._history.read_text().splitlines())
+        return executions_of(self._history.read_text().splitlines()) if self._history.exists() else []
 
     def survivors(self, *, shared: bool) -> list[Execution]:
         """Executions whose process is still there; those in processes that steps share outlive their steps."""
         agents = {step["task_id"]: step["agent"] for step in self.steps}
         found = self.executions()
-        return [each for each in found if (agents[each.task_id] == SHARED) is shared and _is_alive(each)]
+        return [each for each in found if (agents[each.task_id] in SHARED) is shared and _is_alive(each)]
 
     def processes(self) -> list[psutil.Process]:
         """Live processes of its commands, whoever their parents are now."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ import yaml
 
 from fanfold.cli.child import Child
 from fanfold.cli.serve import CLI, COORDINATOR, EXECUTOR_NODE
-from faults.checker import Span
-from faults.subjects import Family, Kind, Subject
+from fanfold.errors import FailedPrecondition
+from faults.subjects import Family, Kind, Span, Subject
 from faults.wires import Wire
 from support.mesh import ANY_PORT, DEADLINE, until
 
@@ -31,6 +33,9 @@ SILENCE_LIMIT = 1.2
 LEASES = {"lease": 1.0, "lease_grace": 1.0, "lease_margin": 0.5, "silence": 2.0, "redial_delay": 0.2}
 """A runtime that is frozen cannot end a lease, so the silence limit, and what it takes to kill, are less than lease and
 grace. Nodes speak once a second, which is why `silence` is not as short as the rest."""
+JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 60.0}
+LONG_LEASES = {**LEASES, "lease": 2.25}
+"""Of nodes whose coordinators take over from one another: four fifths of it outlast the lease of a run."""
 PATIENCE = {"retry_first": 0.05, "retry_most": 0.2, "unplaceable": 30}
 
 RESET_AFTER = 0.1
@@ -52,6 +57,7 @@ class Service(Subject):
         super().__init__(name)
         self.wire = wire
         self._settings = folder / f"{name}.yaml"
+        self._log = folder / f"{name}.log"
         where = {"listen": wire.listen if wire else ANY_PORT, "metrics_listen": ANY_PORT}
         self._settings.write_text(yaml.safe_dump({**settings, **where, "name": name, "exit_with_parent": True}))
         self._child: Child | None = None
@@ -67,10 +73,9 @@ class Service(Subject):
 
     async def start(self) -> None:
         """Start it and wait until it serves."""
-        log = self._settings.with_suffix(".log")
         words = [*CLI, "serve", self.command, "--config", str(self._settings), "--print-ready"]
         pipe = asyncio.subprocess.PIPE
-        with log.open("ab") as stderr:
+        with self._log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *WITH_US,
                 *(self.wire.enter if self.wire else ()),
@@ -81,7 +86,7 @@ class Service(Subject):
                 start_new_session=True,
             )
         self._process = psutil.Process(process.pid)
-        self._child = Child(self.name, process, log)
+        self._child = Child(self.name, process, self._log)
         await self._child.wait_until_ready()
         if self.wire:
             self.wire.leads_to(self._child.address)
@@ -93,13 +98,21 @@ class Service(Subject):
             assert self._child is not None
             await asyncio.wait([self._child.ended])
             await asyncio.sleep(self._pause)
-            await self.start()
-            self.tell("was started again")
+            try:
+                await self.start()
+            except FailedPrecondition as error:  # what it needs is not there at the moment
+                self.tell(f"could not start: {error.message}")
+            else:
+                self.tell("was started again")
 
     async def stop(self) -> None:
         """Have it drain, and wait until it is gone."""
         if self._child is not None:
             await self._child.stop(END_SECONDS)
+
+    def log_lines(self) -> list[str]:
+        """What all of its lives have logged."""
+        return self._log.read_text(errors="replace").splitlines()
 
     def own_processes(self) -> dict[str, psutil.Process]:
         """The processes that are the service itself, by what they are; none while it is down."""
@@ -163,14 +176,47 @@ class Coordinator(Service):
 
     command = COORDINATOR
 
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
-        super().__init__("coordinator", folder, {"nodes": {"static": list(nodes), **LEASES}, "placement": PATIENCE})
+    def __init__(
+        self, folder: Path, nodes: Mapping[str, Any], name: str = "coordinator", wire: Wire | None = None, **other: Any
+    ) -> None:
+        super().__init__(name, folder, {"nodes": nodes, "placement": PATIENCE, "log_format": "json", **other}, wire)
 
     def kinds(self) -> Mapping[str, Kind]:
         return {"frozen": Kind(Family.FREEZE, self._freeze)}
 
     async def _freeze(self, seconds: float) -> None:
         await self.freeze("", seconds)
+
+    def claims(self) -> list[tuple[float, str]]:
+        """When it took over which runs, by the machine's monotonic clock."""
+        since = time.time() - time.monotonic()
+        told = [json.loads(line) for line in self.log_lines() if '"run claimed"' in line]
+        return [(datetime.fromisoformat(each["timestamp"]).timestamp() - since, each["run_id"]) for each in told]
+
+
+class JournalingCoordinator(Coordinator):
+    """A coordinator with a journal, from which another one takes its runs over."""
+
+    def __init__(self, name: str, folder: Path, nodes: list[str], wire: Wire, journal: Path) -> None:
+        super().__init__(
+            folder,
+            {"static": nodes, **LONG_LEASES},
+            name,
+            wire,
+            advertise=wire.address,
+            journal={"path": str(journal), **JOURNAL},
+            drain_grace=DRAIN_GRACE,
+        )
+
+    def kinds(self) -> Mapping[str, Kind]:
+        return {
+            "killed": Kind(Family.KILL, partial(self._end, signal.SIGKILL)),
+            "drained": Kind(Family.KILL, partial(self._end, signal.SIGTERM)),
+            "frozen": Kind(Family.FREEZE, self._freeze),
+        }
+
+    async def _end(self, number: signal.Signals, seconds: float) -> None:
+        await self.end(self.name, number, seconds)
 
 
 class Node(Service):

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fanfold import Mesh
 from fanfold.background import background
-from faults.services import Coordinator, Node, Service
-from faults.subjects import Family, Subject
+from faults.services import LEASES, Coordinator, JournalingCoordinator, Node, Service
+from faults.store import Store
+from faults.subjects import Family, Kind, Span, Subject
 from faults.wires import Wire, wired
 from support.mesh import until_ready
 
 NODES = 3
+NODE_NAMES = [f"node-{number}" for number in range(1, NODES + 1)]
+COORDINATOR_NAMES = ["left", "right"]
 WITHIN = 2.5
 """Seconds from the beginning of a run in which faults begin."""
 
@@ -40,17 +43,29 @@ class StormyMesh:
     """A mesh, and all in it that faults befall."""
 
     client: Mesh
-    coordinator: Coordinator
-    nodes: list[Node]
-    wires: list[Wire]
+    """Asks any coordinator that is there."""
+    clients: Mapping[str, Mesh]
+    """Each asks one coordinator, by its name."""
+    coordinators: Sequence[Coordinator]
+    nodes: Sequence[Node]
+    wires: Sequence[Wire]
+    store: Store | None = None
 
     @property
     def services(self) -> list[Service]:
-        return [self.coordinator, *self.nodes]
+        return [*self.coordinators, *self.nodes]
 
     @property
     def subjects(self) -> list[Subject]:
-        return [*self.services, *self.wires]
+        return [*self.services, *self.wires, *([self.store] if self.store else [])]
+
+    @property
+    def losses(self) -> list[Span]:
+        """When something befell a node or its wire, by the node's name."""
+        found = [span for node in self.nodes for span in node.suffered]
+        for wire in self.wires:
+            found += [replace(span, subject=wire.service) for span in wire.suffered]
+        return found
 
     def footprint(self) -> dict[str, int]:
         """What its services take of the machine."""
@@ -61,15 +76,20 @@ class StormyMesh:
         return "\n".join(line for _, line in sorted(line for subject in self.subjects for line in subject.told))
 
 
-def schedule(draw: random.Random, subjects: Sequence[Subject]) -> list[Fault]:
-    """At least one fault of each family, and up to three more."""
-    possible = [(subject, name, kind) for subject in subjects for name, kind in subject.kinds().items()]
-    drawn = [draw.choice([each for each in possible if each[2].family is family]) for family in Family]
-    drawn += draw.choices(possible, k=draw.randint(0, 3))
+def schedule(draw: random.Random, subjects: Sequence[Subject], others: Sequence[Subject] = ()) -> list[Fault]:
+    """At least one fault of each family that befalls the subjects, and up to three more, of others too."""
+    possible = _kinds_of(subjects)
+    families = [family for family in Family if any(kind.family is family for _, _, kind in possible)]
+    drawn = [draw.choice([each for each in possible if each[2].family is family]) for family in families]
+    drawn += draw.choices([*possible, *_kinds_of(others)], k=draw.randint(0, 3))
     return [
         Fault(draw.uniform(0.2, WITHIN), subject.name, name, draw.uniform(*draw.choice([BRIEF, LONG])))
         for subject, name, _ in drawn
     ]
+
+
+def _kinds_of(subjects: Sequence[Subject]) -> list[tuple[Subject, str, Kind]]:
+    return [(subject, name, kind) for subject in subjects for name, kind in subject.kinds().items()]
 
 
 async def let_loose(faults: Sequence[Fault], subjects: Sequence[Subject], is_over: Callable[[], bool]) -> None:
@@ -86,21 +106,52 @@ async def let_loose(faults: Sequence[Fault], subjects: Sequence[Subject], is_ove
             tasks.create_task(happen(fault))
 
 
+async def abreast(seeds: Sequence[int], live_through: Callable[[Sequence[int]], Awaitable[None]]) -> None:
+    """Have two meshes live through their shares of a batch at once."""
+    shares = [share for share in (seeds[::2], seeds[1::2]) if share]
+    ended = await asyncio.gather(*map(live_through, shares), return_exceptions=True)
+    if failures := [each for each in ended if each is not None]:
+        raise BaseExceptionGroup("storms", failures)
+
+
 @asynccontextmanager
 async def stormy_mesh(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyMesh]:
-    """A mesh that is up; none of its processes is left afterwards."""
-    names = [f"node-{number}" for number in range(1, NODES + 1)]
+    """A mesh of one coordinator that is up; none of its processes is left afterwards."""
     async with AsyncExitStack() as stack:
-        wires = await stack.enter_async_context(wired([f"wire of {name}" for name in names], proxies=proxies))
-        nodes = [Node(name, folder, wire) for name, wire in zip(names, wires, strict=True)]
-        coordinator = Coordinator(folder, [wire.address for wire in wires])
-        services: list[Service] = [coordinator, *nodes]
+        wires = await stack.enter_async_context(wired(NODE_NAMES, proxies=proxies))
+        nodes = [Node(wire.service, folder, wire) for wire in wires]
+        coordinators = [Coordinator(folder, {"static": [wire.address for wire in wires], **LEASES})]
+        yield await _up(stack, coordinators, nodes, wires)
+
+
+@asynccontextmanager
+async def journaling_mesh(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyMesh]:
+    """A mesh of coordinators with a journal that is up; none of its processes is left afterwards."""
+    journal = folder / "journal.db"
+    async with AsyncExitStack() as stack:
+        wires = await stack.enter_async_context(wired([*NODE_NAMES, *COORDINATOR_NAMES], proxies=proxies))
+        nodes = [Node(wire.service, folder, wire) for wire in wires[:NODES]]
+        addresses = [wire.address for wire in wires[:NODES]]
+        coordinators = [JournalingCoordinator(wire.service, folder, addresses, wire, journal) for wire in wires[NODES:]]
+        yield await _up(stack, coordinators, nodes, wires, Store(journal))
+
+
+async def _up(
+    stack: AsyncExitStack,
+    coordinators: Sequence[Coordinator],
+    nodes: Sequence[Node],
+    wires: Sequence[Wire],
+    store: Store | None = None,
+) -> StormyMesh:
+    services: list[Service] = [*coordinators, *nodes]
+    for service in services:
+        stack.push_async_callback(service.stop)
+    async with asyncio.TaskGroup() as tasks:
         for service in services:
-            stack.push_async_callback(service.stop)
-        async with asyncio.TaskGroup() as tasks:
-            for service in services:
-                tasks.create_task(service.start())
-        await stack.enter_async_context(background(*(service.keep_up() for service in services)))
-        client = await stack.enter_async_context(Mesh(coordinator.address))
-        await until_ready(client, len(nodes))
-        yield StormyMesh(client, coordinator, nodes, wires)
+            tasks.create_task(service.start())
+    await stack.enter_async_context(background(*(service.keep_up() for service in services)))
+    clients = {one.name: await stack.enter_async_context(Mesh(one.address)) for one in coordinators}
+    client = await stack.enter_async_context(Mesh([one.address for one in coordinators], reconnect_timeout=60))
+    for each in clients.values():
+        await until_ready(each, len(nodes))
+    return StormyMesh(client, clients, coordinators, nodes, wires, store)

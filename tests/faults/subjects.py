@@ -14,11 +14,12 @@ from enum import StrEnum
 
 
 class Family(StrEnum):
-    """What faults have in common. A storm brings at least one of each."""
+    """What faults have in common. A storm brings at least one of each that can be."""
 
     KILL = "kill"
     FREEZE = "freeze"
     CUT = "cut"
+    OUTAGE = "outage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Kind:
     happen: Callable[[float], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time in which something was done to a subject, by the machine's monotonic clock."""
+
+    subject: str
+    began: float
+    ended: float
+
+
 class Subject(ABC):
     """Whatever faults befall: one after another, beside those of other subjects."""
 
@@ -36,6 +46,8 @@ class Subject(ABC):
         self.name = name
         self.told: list[tuple[float, str]] = []
         """What was done to it, and when."""
+        self.suffered: list[Span] = []
+        """When something befell it, and when all was well again."""
         self._one_at_a_time = asyncio.Lock()
 
     @abstractmethod
@@ -46,7 +58,9 @@ class Subject(ABC):
         """Let something befall it, and return when all is well again."""
         async with self._one_at_a_time:
             self.tell(f"{kind}, {seconds:.2f} s")
+            began = time.monotonic()
             await self.kinds()[kind].happen(seconds)
+            self.suffered.append(Span(self.name, began, time.monotonic()))
             self.tell(f"well again ({kind})")
 
     def tell(self, what: str) -> None:

@@ -17,7 +17,8 @@ from fanfold.model.step import (
     StepProgressed,
     StepStarted,
 )
-from faults.checker import AFTER_WAKING, HANDING_BACK, Execution, History, Span, complaints, executions_of
+from faults.checker import AFTER_WAKING, HANDING_BACK, Execution, History, complaints, executions_of
+from faults.subjects import Span
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOST = StepFailure(code=FailureCode.NODE_LOST, message="lost", retryable=True)
@@ -61,9 +62,14 @@ def test_a_step_that_ran_again_after_its_node_was_lost_is_well() -> None:
 
 
 def test_lines_of_executions_become_their_lives() -> None:
-    lines = ["start x 2.0 a node-1 7", "start y 1.0 b node-2 8", "beat x 2.5 a node-1 7", "end x 3.0 a node-1 7"]
+    lines = [
+        "start x 2.0 a node-1 7 0",
+        "start y 1.0 b node-2 8 0",
+        "beat x 2.5 a node-1 7 20",
+        "end x 3.0 a node-1 7 40",
+    ]
     y, x = executions_of(lines)
-    assert x == Execution("x", "a", "node-1", 7, (2.0, 2.5, 3.0), has_ended=True)
+    assert x == Execution("x", "a", "node-1", 7, (2.0, 2.5, 3.0), has_ended=True, spent=40)
     assert y == Execution("y", "b", "node-2", 8, (1.0,), has_ended=False)
 
 
@@ -100,7 +106,7 @@ def test_a_run_more_than_attempts_is_complained_of() -> None:
     once = replace(OUTCOME, attempts=1)
     events: list[StepEvent] = [STARTED, StepEnded(task_id="a", time=NOW, outcome=once)]
     (complaint,) = complaints(history(outcome=once, events=events))
-    assert complaint.startswith("a: ran 2 times in 1 attempts, 0 handed back")
+    assert complaint.startswith("a: ran 2 times in 1 attempts, 0 handed back, 0 forgotten")
     assert "first on node-1 began 1.000, was killed 2.000, second on node-2 began 3.000, ended 4.000" in complaint
 
 

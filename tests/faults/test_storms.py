@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from fanfold import Mesh
 from fanfold.model.step import StepEvent
+from faults.aftermath import SPARE_FILES, noting, until_as_before, until_calm, until_nothing_survives
 from faults.checker import History, complaints
 from faults.load import AGENTS, Load, open_files
 from faults.services import Coordinator, Node
-from faults.storms import Fault, StormyMesh, let_loose, schedule, stormy_mesh
+from faults.storms import Fault, StormyMesh, abreast, let_loose, schedule, stormy_mesh
 from faults.subjects import Family
 from faults.wires import wired
-from support.mesh import until, until_ready
+from support.mesh import until
 
 pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 10, 300
-BATCH = 10
-ABREAST = 2
-"""Meshes at once, each of which lives through its share of a batch, one storm after another."""
-
 RUN_SECONDS = 60
-SPARE_FILES = 4
-"""Open files by which a process may differ, for what gRPC keeps for later."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seeds" in metafunc.fixturenames:
-        asked = metafunc.config.getoption("--seeds")
-        first, last = asked or (1, LONG_SEEDS if metafunc.config.getoption("--long") else SEEDS)
-        batches = [range(start, min(start + BATCH, last + 1)) for start in range(first, last + 1, BATCH)]
-        metafunc.parametrize("seeds", batches, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
 
 
 async def run_through(stormy: StormyMesh, load: Load, faults: Sequence[Fault]) -> History:
@@ -54,7 +38,7 @@ async def run_through(stormy: StormyMesh, load: Load, faults: Sequence[Fault]) -
     finally:
         run.cancel()
     history = History(
-        task_ids=[step["task_id"] for step in load.steps],
+        task_ids=load.task_ids,
         outcomes=result.outcomes,
         events=events,
         executions=load.executions(),
@@ -63,18 +47,8 @@ async def run_through(stormy: StormyMesh, load: Load, faults: Sequence[Fault]) -
     )
     found = complaints(history)
     assert not found, "\n".join(found)
-    await until_ready(stormy.client, len(stormy.nodes))
-    await until_quiet(stormy.client)
-    await until(lambda: not load.processes(), "no process of a command is left")
-    await until(lambda: not load.survivors(shared=False), "no process of an execution is left")
+    await until_calm(stormy, load)
     return history
-
-
-async def until_quiet(mesh: Mesh) -> None:
-    """Wait until nothing is in flight, by the coordinator's count and by every node's own."""
-    async with asyncio.timeout(20):
-        while any(view.steps_in_flight or view.node.status.running_steps for view in await mesh.nodes()):
-            await asyncio.sleep(0.02)
 
 
 async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> None:
@@ -89,9 +63,9 @@ async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> 
             load.add_some(draw)
             with noting(stormy, f"seed {seed}; on the same mesh before: {[*seeds[: seeds.index(seed)]]}"):
                 await run_through(stormy, load, schedule(draw, stormy.subjects))
-                await until(partial(_takes_no_more, stormy, before), "every service takes as much as before")
+                await until_as_before(stormy, before)
     for load in loads.values():
-        await until(partial(_nothing_survives, load), "no process that steps shared is left")
+        await until_nothing_survives(load)
 
 
 def some_of_each(history: Path) -> Load:
@@ -102,37 +76,13 @@ def some_of_each(history: Path) -> Load:
     return load
 
 
-def _takes_no_more(stormy: StormyMesh, before: dict[str, int]) -> bool:
-    now = stormy.footprint()
-    spare = {what: SPARE_FILES if "files" in what else 0 for what in before}
-    return now.keys() == before.keys() and all(now[what] <= before[what] + spare[what] for what in before)
-
-
-def _nothing_survives(load: Load) -> bool:
-    return not load.survivors(shared=True)
-
-
-@contextmanager
-def noting(stormy: StormyMesh, what: str) -> Iterator[None]:
-    """Add to a failure what it takes to reproduce it, what was done, and how the mesh is now."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"{what}\nwhat was done:\n{stormy.told()}\nwhat it takes: {stormy.footprint()}")
-        raise
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.contract("C6", "C9", "C11", "C12", "C19", "C43", "F1", "F2", "F3", "F17", "F18")
 async def test_whatever_befalls_a_mesh_every_step_ends_once_and_never_runs_beside_itself(
     seeds: range, tmp_path: Path, *, proxies: bool
 ) -> None:
     files_before = open_files()
-    shares = [seeds[number::ABREAST] for number in range(ABREAST)]
-    lives = [live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies) for share in shares if share]
-    ended = await asyncio.gather(*lives, return_exceptions=True)
-    if failures := [each for each in ended if each is not None]:
-        raise BaseExceptionGroup("storms", failures)
+    await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
     await until(lambda: open_files() <= files_before + SPARE_FILES, "the test has no more files open than before")
 
 
@@ -179,8 +129,8 @@ async def test_what_runs_ends_with_its_lease_before_it_runs_again(
 
 
 async def test_every_storm_kills_freezes_and_cuts(tmp_path: Path, *, proxies: bool) -> None:
-    async with wired(["wire of node-1"], proxies=proxies) as wires:
-        subjects = [Coordinator(tmp_path, []), Node("node-1", tmp_path, wires[0]), *wires]
+    async with wired(["node-1"], proxies=proxies) as wires:
+        subjects = [Coordinator(tmp_path, {}), Node("node-1", tmp_path, wires[0]), *wires]
         families = {(s.name, name): kind.family for s in subjects for name, kind in s.kinds().items()}
         for seed in range(1, LONG_SEEDS + 1):
             faults = schedule(random.Random(seed), subjects)

@@ -24,6 +24,10 @@ class Wire(Subject):
     address: str
     enter: Sequence[str]
 
+    def __init__(self, service: str) -> None:
+        super().__init__(f"wire of {service}")
+        self.service = service
+
     @abstractmethod
     def leads_to(self, address: str) -> None:
         """The service was started and listens there."""
@@ -32,8 +36,8 @@ class Wire(Subject):
 class HostWire(Wire):
     """The wire of a host: a connection over it may be half open, one end closed or dead, and the other not told."""
 
-    def __init__(self, name: str, host: Host) -> None:
-        super().__init__(name)
+    def __init__(self, service: str, host: Host) -> None:
+        super().__init__(service)
         self.host = host
         self.listen = self.address = f"{host.address}:{PORT}"
         self.enter = host.enter
@@ -76,8 +80,8 @@ class ProxyWire(Wire):
 
     enter = ()
 
-    def __init__(self, name: str, proxy: Proxy) -> None:
-        super().__init__(name)
+    def __init__(self, service: str, proxy: Proxy) -> None:
+        super().__init__(service)
         self._proxy = proxy
         self.listen = ANY_PORT
         self.address = proxy.address
@@ -100,11 +104,11 @@ class ProxyWire(Wire):
 
 
 @asynccontextmanager
-async def wired(names: Sequence[str], *, proxies: bool = False) -> AsyncIterator[list[Wire]]:
-    """A wire to each of the services; `proxies` has them be proxies whatever can be made."""
+async def wired(services: Sequence[str], *, proxies: bool = False) -> AsyncIterator[list[Wire]]:
+    """A wire to each of the services, by their names; `proxies` has them be proxies whatever can be made."""
     async with AsyncExitStack() as stack:
         if proxies or why_not():
-            yield [ProxyWire(name, await stack.enter_async_context(proxied(NOBODY))) for name in names]
+            yield [ProxyWire(name, await stack.enter_async_context(proxied(NOBODY))) for name in services]
         else:
             hosts = await stack.enter_async_context(network())
-            yield [HostWire(name, await hosts.add_host()) for name in names]
+            yield [HostWire(name, await hosts.add_host()) for name in services]

@@ -1,8 +1,8 @@
 """Agents that leave a trace of their lives in a file; also a program that does so, for agents of kind command.
 
 Every line is one `write` to the end of the file, so that executions on all nodes may share it: what happened (start,
-beat, end), the execution, when by the machine's monotonic clock, the step, the node (its workspace's name), the pid.
-An execution's output is its name, so that an outcome tells which execution it came from.
+beat, end), the execution, when by the machine's monotonic clock, the step, the node (its workspace's name), the pid,
+the model tokens that it has spent. An execution's output is its name, so that an outcome tells which one it came from.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Trace:
 
     def __init__(self, history: str, task: str, node: str) -> None:
         self.execution = f"{os.getpid()}-{time.monotonic_ns()}"
+        self.spent = 0
         self._where = f"{task} {node} {os.getpid()}"
         self._file = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -43,7 +44,8 @@ class Trace:
         os.close(self._file)
 
     def note(self, what: str) -> None:
-        os.write(self._file, f"{what} {self.execution} {time.monotonic():.6f} {self._where}\n".encode())
+        line = f"{what} {self.execution} {time.monotonic():.6f} {self._where} {self.spent}\n"
+        os.write(self._file, line.encode())
 
 
 def beats(seconds: float) -> range:
@@ -52,12 +54,20 @@ def beats(seconds: float) -> range:
 
 
 async def beats_on(spec: AgentStepSpec, context: StepContext) -> str:
-    """Beats for a while. The prompt is JSON: `history`, `seconds`."""
+    """Beats for a while. The prompt is JSON: `history`, `seconds`, and `calls` of the model, each of `tokens`."""
+    from fanfold.model.step import Usage  # noqa: PLC0415 - commands have the standard library only
+
     order = json.loads(spec.prompt)
     with Trace(order["history"], spec.task_id, context.workspace.root.name) as trace:
-        for _ in beats(order["seconds"]):
+        times = beats(order["seconds"])
+        for number in times:
             await asyncio.sleep(BEAT_SECONDS)
+            calls = order["calls"] * (number + 1) // len(times)
+            is_called = calls * order["tokens"] > trace.spent
+            trace.spent = calls * order["tokens"]
             trace.note("beat")
+            if is_called:
+                context.turn_finished(calls, Usage(output_tokens=trace.spent, requests=calls))
     return trace.execution
 
 
