@@ -18,10 +18,13 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from fanfold import errors
-from fanfold.errors import NO_CONNECTION, FanfoldError, FieldViolation, InternalError, InvalidArgument
+from fanfold.errors import NO_CONNECTION, FanfoldError, FieldViolation, InternalError, InvalidArgument, Unavailable
 
 DOMAIN = "fanfold"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+CALL_BROKEN = "CALL_BROKEN"
+"""Reason of the Unavailable for a call that ended in a way that cannot be told."""
+
 NOT_GRPC = "NOT_GRPC"
 """Reason of the Unavailable for an address where something else than a gRPC server answers."""
 
@@ -33,6 +36,9 @@ _MAX_REASON_BYTES = 63
 _MAX_RETRY_SECONDS = 7 * 24 * 3600.0
 _CUT = "…"
 _CONNECTING = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+_LOST_STATUS = "Internal error from Core"
+"""What grpc.aio (1.85) puts in the place of a call's status when a message to it could not be written any more."""
+
 _NO_HTTP_2 = "Failed parsing HTTP/2"
 _CAUSE = re.compile(r".*: (?P<cause>[^:]+?)(?: \(\d+\))?\]?", re.DOTALL)
 """gRPC tells every layer that a failure passed, from the outermost to the innermost."""
@@ -92,6 +98,9 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> FanfoldErr
     RESOURCE_EXHAUSTED it stays wrong however often it is tried (F11).
     """
     kind = _CLASSES.get(error.code(), InternalError)
+    if error.code() is grpc.StatusCode.INTERNAL and error.details() == _LOST_STATUS:
+        # Whatever ended the call, a broken connection or an answer: who asks again is told.
+        return Unavailable("the call ended while it was being written", reason=CALL_BROKEN)
     status = _status_of(error)
     if status is None:
         return _from_grpc_itself(kind, error.details() or error.code().name, address)

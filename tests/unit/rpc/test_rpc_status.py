@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -216,6 +217,17 @@ def test_of_what_grpc_says_about_a_connection_the_cause_is_told(told: str, cause
     for address, prefix in (("", ""), ("host:1", "host:1 cannot be reached: ")):
         error = from_rpc_error(core, address)
         assert (error.message, error.reason) == (prefix + cause, reason)
+
+
+async def test_a_call_whose_status_grpc_has_lost_is_unavailable_and_not_our_fault() -> None:
+    """A message that cannot be written any more has grpc.aio forget what the call was answered (grpc/grpc#36066)."""
+    async with serving_node() as up, open_channel(str(up.server.address)) as channel:
+        call: Any = ExecutorNodeStub(channel).Link()
+        call._cython_call.set_internal_error("Failed execute_batch")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call.read()
+    error = from_rpc_error(raised.value, "host:1")
+    assert (type(error), error.reason) == (Unavailable, "CALL_BROKEN")
 
 
 @pytest.mark.contract("F11")
