@@ -205,6 +205,7 @@ class Holder:
         """Why the node does not take an execution; it is tried with `take`."""
         if self._links.is_stale(start.run_id, start.epoch):
             return Rejection(reason=RejectionReason.STALE_EPOCH)
+        self._links.begin(start.run_id)
         self._note_work(WORK_LASTS_SECONDS)
         if self._endings.characters > self._keeping.characters:
             return Rejection(reason=RejectionReason.FULL, retry_delay=RETRY_DELAY)
@@ -244,12 +245,12 @@ class Holder:
         else:
             self._endings.add(held)
 
-    def tell_adopted(self, run_id: str, epoch: int, *, stale: bool) -> None:
+    def tell_adopted(self, run_id: str, epoch: int, *, stale: bool, unbegun: bool) -> None:
         """Answer an adoption, and tell again what is known of each execution."""
         mine = [] if stale else self._of_run(run_id)
         ended = frozenset(held.execution_id for held in mine if held.ending is not None)
         running = frozenset(held.execution_id for held in mine if held.ending is None)
-        self.say(RunAdopted(run_id=run_id, epoch=epoch, running=running, ended=ended, stale=stale))
+        self.say(RunAdopted(run_id=run_id, epoch=epoch, running=running, ended=ended, stale=stale, unbegun=unbegun))
         for held in mine:
             held.go_on()
             held.progress_credit = None if self._link is None else self._link.progress_window

@@ -23,6 +23,8 @@ class Links:
         self._keeping = keeping
         self._holders: dict[str, Holder] = {}
         self._epochs: OrderedDict[str, int] = OrderedDict()
+        self._unbegun: set[str] = set()
+        """Those of them that were only adopted: nothing of them was begun here since the node was started."""
 
     def open(
         self,
@@ -57,12 +59,14 @@ class Links:
 
     def adopt(self, heir: Holder, run_id: str, epoch: int) -> None:
         """Make what is held of a run the heir's, whoever's it was, and tell it; unless a newer epoch is known (C19)."""
+        if run_id not in self._epochs:
+            self._unbegun.add(run_id)
         stale = self.is_stale(run_id, epoch)
         if not stale:
             for holder in self._holders.values():
                 if holder is not heir:
                     holder.hand_over(run_id, heir)
-        heir.tell_adopted(run_id, epoch, stale=stale)
+        heir.tell_adopted(run_id, epoch, stale=stale, unbegun=run_id in self._unbegun)
 
     def status_for(self, holder: Holder) -> NodeStatus:
         """How the node fares, and how many coordinators share it."""
@@ -79,5 +83,10 @@ class Links:
         newest = max(epoch, self._epochs.pop(run_id, 0))
         self._epochs[run_id] = newest
         if len(self._epochs) > MAX_RUNS_REMEMBERED:
-            self._epochs.popitem(last=False)
+            forgotten, _ = self._epochs.popitem(last=False)
+            self._unbegun.discard(forgotten)
         return epoch < newest
+
+    def begin(self, run_id: str) -> None:
+        """Something of the run is begun here."""
+        self._unbegun.discard(run_id)

@@ -71,7 +71,8 @@ class Rejection:
 class RunAdopted:
     """A node's answer to an adoption: the run's executions that it holds, which are the asker's from now on.
 
-    With `stale` there are none: the run has moved on to an epoch newer than the one that was asked with.
+    With `stale` there are none: the run has moved on to an epoch newer than the one that was asked with. With `unbegun`
+    there are none either: the node was started after it was sent any of the run, if it ever was.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class RunAdopted:
     running: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     stale: bool = False
+    unbegun: bool = False
 
 
 class NodeLink(Protocol):

@@ -164,15 +164,17 @@ class Adoption:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if not self._answer.done():
-            self._answer.set_result(None)
+        self.answered(None)
 
-    def answered(self, held: list[AdoptedExecution]) -> None:
-        """What the node holds is known. If nobody waits for it any more, it is left to whoever adopts the run next."""
+    def answered(self, held: list[AdoptedExecution] | None) -> None:
+        """What the node holds is known, or, if None, it holds nothing, and what it held is not known.
+
+        If nobody waits for it any more, it is left to whoever adopts the run next.
+        """
         if not self._answer.done():
             self._answer.set_result(held)
         else:
-            _leave(held)
+            _leave(held or [])
 
     def refused(self) -> None:
         """The node knows a newer epoch."""
@@ -180,7 +182,7 @@ class Adoption:
             self._answer.set_exception(Aborted("the run has moved to another coordinator", reason="RUN_MOVED"))
 
     async def wait(self) -> list[AdoptedExecution] | None:
-        """What the node holds; None if it was not heard of. Raises Aborted if the run is not ours any more."""
+        """What the node holds; None if that which it held is gone with it. Raises Aborted if the run is not ours any more."""
         try:
             return await self._answer
         except asyncio.CancelledError:

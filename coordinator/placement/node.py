@@ -247,6 +247,8 @@ class KnownNode:
                 held.append(AdoptedExecution(execution, name, execution_id in adopted.ended))
         if adoption is not None and adopted.stale:
             adoption.refused()
+        elif adoption is not None and adopted.unbegun:
+            adoption.answered(None)
         elif adoption is not None:
             adoption.answered(held)
 

@@ -83,7 +83,9 @@ class Nodes:
         self._wanted[address] -= 1
 
     async def adopt(self, run_id: str, epoch: int, node_name: str, timeout: float) -> list[AdoptedExecution] | None:
-        """Take over what a node holds of a run (C19); None if nothing was heard of it, and nothing can run there now.
+        """Take over what a node holds of a run (C19); None if nothing can run there now and nobody knows what did.
+
+        That is so if nothing was heard of it, or if it was started again since it was sent something of the run.
 
         A node that is not linked is waited for: `timeout` seconds from now, or as long as what it may have given us
         over a link that broke meanwhile can still run there.

@@ -98,11 +98,10 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> FanfoldErr
     RESOURCE_EXHAUSTED it stays wrong however often it is tried (F11).
     """
     kind = _CLASSES.get(error.code(), InternalError)
-    if error.code() is grpc.StatusCode.INTERNAL and error.details() == _LOST_STATUS:
-        # Whatever ended the call, a broken connection or an answer: who asks again is told.
-        return Unavailable("the call ended while it was being written", reason=CALL_BROKEN)
     status = _status_of(error)
     if status is None:
+        if _is_broken(error):
+            return Unavailable("the call was ended without an answer", reason=CALL_BROKEN)
         return _from_grpc_itself(kind, error.details() or error.code().name, address)
     info, bad_request, retry = ErrorInfo(), BadRequest(), RetryInfo()
     for detail in status.details:
@@ -121,6 +120,15 @@ def _status_of(error: grpc.aio.AioRpcError) -> Status | None:
     except (ValueError, DecodeError):  # details that contradict the status, or are none
         return None
     return status
+
+
+def _is_broken(error: grpc.aio.AioRpcError) -> bool:
+    """Whether gRPC itself ended the call and cannot say why; who asks again is told.
+
+    It says CANCELLED to calls that come while their server is being taken down.
+    """
+    told = error.code(), error.details() or "CANCELLED"
+    return told in {(grpc.StatusCode.CANCELLED, "CANCELLED"), (grpc.StatusCode.INTERNAL, _LOST_STATUS)}
 
 
 def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> FanfoldError:

@@ -567,12 +567,17 @@ class RunAdopted(_message.Message):
     HELD_EXECUTIONS_FIELD_NUMBER: _builtins.int
     ENDED_EXECUTIONS_FIELD_NUMBER: _builtins.int
     STALE_FIELD_NUMBER: _builtins.int
+    UNBEGUN_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     epoch: _builtins.int
     """The epoch that was asked with."""
     stale: _builtins.bool
     """Whether a newer epoch of the run is known; then nothing was adopted."""
+    unbegun: _builtins.bool
+    """Whether nothing of the run was begun on the node since it was started. If steps of it were sent to the node before,
+    they are gone with what it was then, and nobody knows what they have spent.
+    """
     @_builtins.property
     def held_executions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The run's executions that the node runs, or whose ending was not acknowledged. What is not among them is not there."""
@@ -589,10 +594,11 @@ class RunAdopted(_message.Message):
         held_executions: _abc.Iterable[_builtins.str] | None = ...,
         ended_executions: _abc.Iterable[_builtins.str] | None = ...,
         stale: _builtins.bool = ...,
+        unbegun: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_executions", b"ended_executions", "epoch", b"epoch", "held_executions", b"held_executions", "run_id", b"run_id", "stale", b"stale"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_executions", b"ended_executions", "epoch", b"epoch", "held_executions", b"held_executions", "run_id", b"run_id", "stale", b"stale", "unbegun", b"unbegun"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,7 @@ def adopted_into(adopted: RunAdopted, message: pb.RunAdopted) -> None:
     message.held_executions.extend(adopted.ended)
     message.ended_executions.extend(adopted.ended)
     message.stale = adopted.stale
+    message.unbegun = adopted.unbegun
 
 
 def adopted_from_proto(message: pb.RunAdopted) -> RunAdopted:
@@ -77,4 +78,5 @@ def adopted_from_proto(message: pb.RunAdopted) -> RunAdopted:
         running=frozenset(message.held_executions) - ended,
         ended=ended,
         stale=message.stale,
+        unbegun=message.unbegun,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +57,15 @@ def journal_in(folder: Path, **settings: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def coordinators(folder: Path, count: int = 2, *, nodes: int = 1, **settings: Any) -> AsyncIterator[Coordinators]:
-    """Coordinators c1, c2 ... with short times, ready, with nodes that work in `folder`/workspace."""
+async def coordinators(
+    folder: Path, count: int = 2, *, nodes: int = 1, leases: Mapping[str, float] | None = None, **settings: Any
+) -> AsyncIterator[Coordinators]:
+    """Coordinators c1, c2 ... with short times, ready, with nodes that work in `folder`/workspace.
+
+    `leases` are the times of leases on nodes.
+    """
+    if leases is not None:
+        settings["nodes"] = dict(leases)
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     async with AsyncExitStack() as stack:

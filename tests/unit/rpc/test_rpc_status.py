@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import quote
 
@@ -166,7 +167,7 @@ def test_details_that_contradict_the_status_are_not_believed(garbage: bytes) -> 
 
 
 def test_a_status_without_a_message_is_named_by_its_code() -> None:
-    assert from_rpc_error(_from_core(grpc.StatusCode.CANCELLED, None)).message == "CANCELLED"
+    assert from_rpc_error(_from_core(grpc.StatusCode.ABORTED, None)).message == "ABORTED"
 
 
 def test_reasons_of_another_domain_are_not_taken_for_ours() -> None:
@@ -228,6 +229,36 @@ async def test_a_call_whose_status_grpc_has_lost_is_unavailable_and_not_our_faul
             await call.read()
     error = from_rpc_error(raised.value, "host:1")
     assert (type(error), error.reason) == (Unavailable, "CALL_BROKEN")
+
+
+@pytest.mark.contract("C43")
+async def test_calls_that_come_while_their_server_is_being_taken_down_are_unavailable() -> None:
+    async def answer(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.write(b"")
+
+    async def outcome(call: Any) -> type[Exception] | None:
+        try:
+            await call.read()
+        except grpc.aio.AioRpcError as error:
+            return type(from_rpc_error(error, "host:1"))
+        return None
+
+    handler = grpc.unary_stream_rpc_method_handler(answer)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", {"Ask": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        method: Any = channel.unary_stream("/Test/Ask")
+        assert await outcome(method(b"")) is None
+        calls = [asyncio.ensure_future(outcome(method(b""))) for _ in range(30)]
+        stopping = asyncio.ensure_future(server.stop(0.2))
+        await asyncio.sleep(0)
+        calls += [asyncio.ensure_future(outcome(method(b""))) for _ in range(30)]
+        found = set(await asyncio.gather(*calls))
+        await stopping
+    assert Unavailable in found
+    assert found <= {Unavailable, None}
 
 
 @pytest.mark.contract("F11")
