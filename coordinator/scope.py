@@ -70,7 +70,8 @@ class Scope:
     For journaled runs: `epoch` is the one with which this coordinator holds the run, `use_node` is awaited before a
     step is sent to a node, by the node's name, and raises if it must not be; `receipts` are given once an ending is
     durable; `adopted` are the executions, by key, that a former holder has left on nodes. `lost_nodes` are what it
-    used and what has lost all that ran there; `unaccounted` are the steps, by position and stage, that may have run there.
+    used and what has lost all that ran there; `unaccounted` are the steps, by position and stage, that may have been
+    among that.
     """
 
     run_id: str

@@ -182,7 +182,7 @@ class Adoption:
             self._answer.set_exception(Aborted("the run has moved to another coordinator", reason="RUN_MOVED"))
 
     async def wait(self) -> list[AdoptedExecution] | None:
-        """What the node holds; None if that which it held is gone with it. Raises Aborted if the run is not ours any more."""
+        """What the node holds; None if what it held is gone. Raises Aborted if the run is not ours any more."""
         try:
             return await self._answer
         except asyncio.CancelledError:

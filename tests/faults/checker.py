@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import inf
 
 from fanfold.model.run import Budget
 from fanfold.model.step import (
@@ -198,19 +199,19 @@ def forgotten_of(executions: Sequence[Execution], history: History) -> Sequence[
     The last of them was there when the run was taken over, and left nothing to its successor. One that had ended is
     among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19).
     """
-    for number in range(len(executions) - 2, -1, -1):
-        last, following = executions[number], executions[number + 1]
-        if any(last.began < time < following.began for time in history.takeovers) and (
-            not last.has_ended or _was_node_lost(last, following, history.losses)
+    following = [*(execution.began for execution in executions[1:]), inf]
+    for number in range(len(executions) - 1, -1, -1):
+        last, end = executions[number], following[number]
+        if any(last.began < time < end for time in history.takeovers) and (
+            not last.has_ended or _was_node_lost(last, end, history.losses)
         ):
             return executions[: number + 1]
     return ()
 
 
-def _was_node_lost(execution: Execution, following: Execution, losses: Sequence[Span]) -> bool:
+def _was_node_lost(execution: Execution, before: float, losses: Sequence[Span]) -> bool:
     return any(
-        loss.subject == execution.node and loss.began < following.began and loss.ended > execution.last_alive
-        for loss in losses
+        loss.subject == execution.node and loss.began < before and loss.ended > execution.last_alive for loss in losses
     )
 
 

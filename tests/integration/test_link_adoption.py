@@ -77,6 +77,19 @@ async def test_what_runs_goes_on_for_its_new_holder_and_ends_once(node: Executor
     assert len(lives(tmp_path)) == 1
 
 
+@pytest.mark.contract("C13")
+async def test_a_node_says_whether_it_has_begun_anything_of_the_run(node: ExecutorNodeAsyncStub) -> None:
+    former, heir = await hand_link(node, coordinator="former"), await hand_link(node, coordinator="heir")
+    assert (await heir.adopt("run-1", 2)).unbegun
+    assert (await heir.adopt("run-1", 2)).unbegun, "an answer may be lost with its link"
+    await former.send(starts=[start("late")])
+    assert (await former.update("late", "rejected")).rejected.reason == STALE
+    assert (await heir.adopt("run-1", 3)).unbegun, "what comes too late is not begun"
+    await heir.send(starts=[start("e", epoch=3)])
+    await heir.update("e", "ended")
+    assert not (await former.adopt("run-1", 4)).unbegun
+
+
 @pytest.mark.contract("F5")
 async def test_the_former_holder_is_told_that_it_has_lost_it_and_nothing_more(
     node: ExecutorNodeAsyncStub, tmp_path: Path
