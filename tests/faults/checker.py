@@ -116,7 +116,7 @@ def complaints(history: History) -> list[str]:
         if (outcome := outcomes.get(task_id)) is None:
             continue
         of_step = [
-            *_complaints_about_events(events[task_id], outcome, forgotten_of(executions[task_id], history)),
+            *_complaints_about_events(events[task_id], outcome, forgotten_of(executions[task_id], outcome, history)),
             *_complaints_about_outcome(executions[task_id], outcome, history),
             *_complaints_about_number(executions[task_id], outcome, history),
             *_complaints_about_overlap(executions[task_id], history.freezes),
@@ -184,7 +184,7 @@ def _was_refused(outcome: StepOutcome, history: History) -> bool:
 
 def _complaints_about_number(executions: Sequence[Execution], outcome: StepOutcome, history: History) -> Iterator[str]:
     handed_back = sum(_was_handed_back(execution, history.drains) for execution in executions)
-    forgotten = forgotten_of(executions, history)
+    forgotten = forgotten_of(executions, outcome, history)
     if len(executions) > outcome.attempts + handed_back + len(forgotten):
         lives = ", ".join(map(str, executions))
         yield (
@@ -193,15 +193,17 @@ def _complaints_about_number(executions: Sequence[Execution], outcome: StepOutco
         )
 
 
-def forgotten_of(executions: Sequence[Execution], history: History) -> Sequence[Execution]:
+def forgotten_of(executions: Sequence[Execution], outcome: StepOutcome, history: History) -> Sequence[Execution]:
     """The executions of a step that nobody may have counted, because node and coordinator were lost together.
 
     The last of them was there when the run was taken over, and left nothing to its successor. One that had ended is
     among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19).
     """
-    following = [*(execution.began for execution in executions[1:]), inf]
-    for number in range(len(executions) - 1, -1, -1):
-        last, end = executions[number], following[number]
+    following = [execution.began for execution in executions[1:]]
+    if not outcome.success:
+        following.append(inf)
+    for number, end in reversed(list(enumerate(following))):
+        last = executions[number]
         if any(last.began < time < end for time in history.takeovers) and (
             not last.has_ended or _was_node_lost(last, end, history.losses)
         ):

@@ -273,7 +273,8 @@ async def test_an_answer_to_an_earlier_question_is_not_taken_for_this_ones(setti
 async def test_a_node_that_was_started_again_is_lost_with_what_it_had(setting: Setting) -> None:
     scope = Scope(run_id=RUN, owner="alice", progress=True, epoch=2)
     asking = asyncio.ensure_future(adopt_run(setting.nodes, scope, ["n"], 60.0))
-    await until(lambda: bool(setting.node.link.adoptions), "it is asked")
+    while not setting.node.link.adoptions:
+        await asyncio.sleep(0)
     setting.node.listener.run_adopted(RunAdopted(run_id=RUN, epoch=2, unbegun=True))
     await asking
     assert scope.lost_nodes == {"n"}

@@ -243,7 +243,7 @@ async def test_calls_that_come_while_their_server_is_being_taken_down_are_unavai
             return type(from_rpc_error(error, "host:1"))
         return None
 
-    handler = grpc.unary_stream_rpc_method_handler(answer)
+    handler: Any = grpc.unary_stream_rpc_method_handler(answer)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", {"Ask": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
