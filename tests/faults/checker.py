@@ -199,15 +199,13 @@ def forgotten_of(executions: Sequence[Execution], outcome: StepOutcome, history:
     The last of them was there when the run was taken over, and left nothing to its successor. One that had ended is
     among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19).
     """
-    following = [execution.began for execution in executions[1:]]
+    ends = [execution.began for execution in executions[1:]]
     if not outcome.success:
-        following.append(inf)
-    for number, end in reversed(list(enumerate(following))):
-        last = executions[number]
-        if any(last.began < time < end for time in history.takeovers) and (
-            not last.has_ended or _was_node_lost(last, end, history.losses)
-        ):
-            return executions[: number + 1]
+        ends.append(inf)
+    for number, (last, end) in reversed([*enumerate(zip(executions, ends, strict=False), start=1)]):
+        is_taken_over = any(last.began < time < end for time in history.takeovers)
+        if is_taken_over and (not last.has_ended or _was_node_lost(last, end, history.losses)):
+            return executions[:number]
     return ()
 
 

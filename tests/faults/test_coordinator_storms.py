@@ -13,8 +13,11 @@ from fanfold.background import background
 from faults.aftermath import SPARE_FILES, noting, until_as_before, until_calm, until_nothing_survives
 from faults.journal_checker import journal_complaints
 from faults.load import open_files
+from faults.services import Coordinator, JournalingCoordinator
+from faults.store import Store
 from faults.storms import Fault, StormyMesh, abreast, journaling_mesh, let_loose, schedule
-from faults.subjects import Subject
+from faults.subjects import Family, Subject
+from faults.wires import wired
 from faults.workflows import Workflow, drawn
 from support.mesh import until
 
@@ -81,3 +84,23 @@ async def test_whatever_befalls_coordinators_and_their_store_no_run_is_lost_and_
     files_before = open_files()
     await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
     await until(lambda: open_files() <= files_before + SPARE_FILES, "the test has no more files open than before")
+
+
+async def test_every_storm_befalls_coordinators_in_every_way_and_repeats_itself(
+    tmp_path: Path, *, proxies: bool
+) -> None:
+    async with wired(["left"], proxies=proxies) as wires:
+        first: list[Subject] = [
+            JournalingCoordinator("left", tmp_path, [], wires[0], tmp_path / "journal.db"),
+            *wires,
+            Store(tmp_path / "journal.db"),
+        ]
+        others = [Coordinator(tmp_path, {}, "other")]
+        families = {(s.name, name): kind.family for s in first for name, kind in s.kinds().items()}
+        befallen = set()
+        for seed in range(1, LONG_SEEDS + 1):
+            faults = schedule(random.Random(seed), first, others)
+            assert {families.get((fault.subject, fault.kind)) for fault in faults} >= set(Family)
+            assert faults == schedule(random.Random(seed), first, others)
+            befallen |= {(fault.subject, fault.kind) for fault in faults}
+        assert befallen == {*families, ("other", "frozen")}
