@@ -86,10 +86,11 @@ async def running_mesh(
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RunningMesh]:
     """A mesh that is ready; `node` and `coordinator` are settings over short defaults."""
-    async with AsyncExitStack() as stack:
-        serving = await stack.enter_async_context(coordinator_alone(**(coordinator or {})))
+    # First what gives work out is stopped: the other way round, it would wait for an answer of what is gone.
+    async with AsyncExitStack() as nodes_stack, AsyncExitStack() as coordinator_stack:
+        serving = await coordinator_stack.enter_async_context(coordinator_alone(**(coordinator or {})))
         members = [
-            await stack.enter_async_context(
+            await nodes_stack.enter_async_context(
                 running_node(
                     node_config(workspace, f"node-{number}", serving.address, node or {}),
                     Supervision.spawn({"PATH": "/usr/bin:/bin"}),
@@ -98,7 +99,7 @@ async def running_mesh(
             )
             for number in range(1, nodes + 1)
         ]
-        mesh = await stack.enter_async_context(Mesh(serving.address))
+        mesh = await coordinator_stack.enter_async_context(Mesh(serving.address))
         await until_ready(mesh, nodes)
         yield RunningMesh(serving, members, mesh, workspace)
 
