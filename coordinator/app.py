@@ -66,8 +66,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         up = await stack.enter_async_context(
             serving(
                 [service(runs, checks, nodes, forwarding)],
-                listen=config.listen,
-                metrics_listen=config.metrics_listen,
+                config,
                 registry=registry,
                 hand_over=durable.holding.hand_over if durable else None,
                 step_bytes=config.limits.step_bytes,

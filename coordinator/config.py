@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Age = Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)]
 
@@ -132,6 +134,9 @@ class CoordinatorConfig(_Section):
     journal: JournalSettings = JournalSettings()
     executor: str = ""
     """`module:factory` of an executor to use instead of the mesh (C8)."""
+    auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
+    client: ClientSettings = ClientSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running calls get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -90,8 +90,7 @@ async def running(
         up = await stack.enter_async_context(
             serving(
                 [service(servicer, direct_callers=config.direct_callers)],
-                listen=config.listen,
-                metrics_listen=config.metrics_listen,
+                config,
                 registry=registry,
                 step_bytes=config.step.prompt_bytes,
                 finish=finish,

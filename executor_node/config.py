@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Label = Annotated[str, Field(max_length=128)]
 
@@ -90,6 +92,9 @@ class ExecutorNodeConfig(_Section):
     """Worker processes for agents whose steps share one."""
     silence_limit: Seconds = Field(default=10.0, ge=0.5)
     """Seconds of silence between runtime and supervisor after which the other one ends the node, all steps included."""
+    auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
+    client: ClientSettings = ClientSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running steps get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

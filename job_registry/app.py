@@ -30,7 +30,5 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)
         await stack.enter_async_context(background(keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs)))
-        up = await stack.enter_async_context(
-            serving([service(jobs)], listen=config.listen, metrics_listen=config.metrics_listen, registry=registry)
-        )
+        up = await stack.enter_async_context(serving([service(jobs)], config, registry=registry))
         yield up

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -81,6 +83,8 @@ class JobRegistryConfig(_Section):
     retention: RetentionLimits = RetentionLimits()
     open_jobs: bool = False
     """Whether jobs may be registered as open to every authenticated caller (C34)."""
+    auth: AuthSettings = AuthSettings()
+    tls: TlsSettings = TlsSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running calls get after SIGTERM (C43); producers, readers and watchers are sent away at once."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

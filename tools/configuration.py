@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
+from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from job_registry.config import JobRegistryConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -21,6 +23,15 @@ SERVICES: dict[str, tuple[type[BaseModel], str]] = {
     "executor-node": (ExecutorNodeConfig, "FANFOLD_NODE__"),
     "job-registry": (JobRegistryConfig, "FANFOLD_JOB_REGISTRY__"),
 }
+
+SHARED: dict[str, type[BaseModel]] = {"auth": AuthSettings, "tls": TlsSettings, "client": ClientSettings}
+"""Sections that services have in common."""
+
+_SHARED_HEAD = """
+## Sections of several services
+
+What they are for is told in [security.md](security.md).
+"""
 
 _HEAD = """\
 # Configuration
@@ -47,28 +58,42 @@ def render() -> str:
     """The page."""
     parts = [_HEAD]
     for service, (model, prefix) in SERVICES.items():
-        parts.append(
-            f"\n## {service}\n\nVariables begin with `{prefix}`.\n\n| Key | Default | What it is |\n|---|---|---|\n"
-        )
-        parts += [f"| `{key}` | {default} | {words} |\n" for key, default, words in _rows(model, "")]
+        parts += [f"\n## {service}\n\nVariables begin with `{prefix}`.\n\n", *_table(_rows(model, ""))]
+    parts.append(_SHARED_HEAD)
+    for name, section in SHARED.items():
+        parts += [f"\n### {name}\n\n{inspect.getdoc(section)}\n\n", *_table(_rows(section, f"{name}."))]
     return "".join(parts)
+
+
+def _table(rows: Iterator[tuple[str, str, str]]) -> Iterator[str]:
+    yield "| Key | Default | What it is |\n|---|---|---|\n"
+    yield from (f"| `{key}` | {default} | {words} |\n" for key, default, words in rows)
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
     for name, field in model.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if kind in SHARED.values():
+            yield f"{prefix}{name}", "none", f"See [below](#{name})."
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _rows(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", _default(field), " ".join((field.description or "").split())
+            for part in get_args(kind):
+                if isinstance(part, type) and issubclass(part, BaseModel):
+                    yield from _rows(part, f"{prefix}{name}[].")
 
 
 def _default(field: FieldInfo) -> str:
     if field.default_factory is not None:
         return "made up or the host's"
+    if field.is_required():
+        return "to be given"
     value: Any = field.default
-    if value is None or value == "":
+    if value in (None, "", ()):
         return "none"
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value))
     return f"`{value}`"
 
 

@@ -56,7 +56,7 @@ class Call:
     request_id: str
     peer: str
     context: grpc.aio.ServicerContext[Any, Any]
-    metadata: Mapping[str, str | bytes]
+    metadata: Mapping[str, str | bytes] = field(repr=False)  # it has secrets
     principal: Principal = NOBODY
     actor: Principal = NOBODY
     started_at: float = field(default_factory=time.monotonic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,16 +14,18 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from fanfold.errors import FailedPrecondition
-from fanfold.rpc.addresses import LOOPBACK, Address, bindable
+from fanfold.rpc.addresses import LOOPBACK, Address
 from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
 from fanfold.rpc.auth.guard import Authenticator, Guard
 from fanfold.rpc.auth.policy import Policy
+from fanfold.rpc.auth.settings import NO_TLS, TlsSettings
 from fanfold.rpc.call import Call
 from fanfold.rpc.interceptor import Answer, CallInterceptor
 from fanfold.rpc.layers import ErrorsAnswered, Observed
 from fanfold.rpc.logs import configure_logs_if_nobody_has
 from fanfold.rpc.metrics import RpcMetrics
 from fanfold.rpc.running import RunningCalls
+from fanfold.rpc.tls import Door, doors_of
 
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 """A larger message is answered RESOURCE_EXHAUSTED by gRPC itself, unless a service takes larger ones."""
@@ -70,9 +72,11 @@ class GrpcServer:
     """Serves `services`, with health and reflection beside them: `async with GrpcServer([...]) as server: ...`.
 
     Port 0 takes a free one; `address` says which. Leaving the block stops at once; `drain` before it to stop gently.
+    Without an `authenticator` it is in development mode.
 
     Raises (here, and on entering):
-        FailedPrecondition: `host` is not loopback in development mode, or the port cannot be had.
+        InvalidArgument: the TLS settings make no sense.
+        FailedPrecondition: `host` is not loopback, in development mode or without TLS; or the port cannot be had.
     """
 
     def __init__(
@@ -84,8 +88,9 @@ class GrpcServer:
         registry: CollectorRegistry | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         authenticator: Authenticator | None = None,
+        tls: TlsSettings = NO_TLS,
     ) -> None:
-        self.address = Address(bindable(host, anywhere=authenticator is not None), port)
+        self._doors = doors_of(Address(host, port), tls, open_to_all=authenticator is None)
         self._services = services
         self._max_request_bytes = max_request_bytes
         self._metrics = RpcMetrics(registry or CollectorRegistry())
@@ -98,6 +103,16 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return self._doors[0].address
+
+    @property
+    def mutual_address(self) -> Address | None:
+        """Where it listens to those alone who have a certificate, if that is elsewhere."""
+        return self._doors[1].address if len(self._doors) > 1 else None
 
     @property
     def port(self) -> int:
@@ -161,7 +176,7 @@ class GrpcServer:
             service.add_to_server(service.servicer, server)
         add_attendants(server, self._health)
         try:
-            self.address = _bound(server, self.address)
+            self._doors = [replace(door, address=_bound(server, door)) for door in self._doors]
         except FailedPrecondition:
             await server.stop(None)
             raise
@@ -201,9 +216,13 @@ def _is_running(server: grpc.aio.Server) -> bool:
     return running
 
 
-def _bound(server: grpc.aio.Server, address: Address) -> Address:
+def _bound(server: grpc.aio.Server, door: Door) -> Address:
+    address = door.address
     try:
-        port = server.add_insecure_port(str(address))
+        if door.credentials is None:
+            port = server.add_insecure_port(str(address))
+        else:
+            port = server.add_secure_port(str(address), door.credentials)
     except RuntimeError:
         port = 0
     if not port:

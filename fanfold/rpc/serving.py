@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from fanfold.errors import InvalidArgument
 from fanfold.rpc.addresses import Address, parse_address
+from fanfold.rpc.auth.known import known_callers
+from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
 from fanfold.rpc.exposition import Exposition
 from fanfold.rpc.server import MAX_REQUEST_BYTES, GrpcServer, Service
 
@@ -22,6 +26,30 @@ LAST_CALLS_SECONDS = 2.0
 
 BESIDE_STEP_BYTES = 2**20
 """More than a message has beside its step, so that a step that is a little too large is refused by name."""
+
+
+class Served(Protocol):
+    """What the configurations of all services say about how they are served."""
+
+    @property
+    def listen(self) -> str:
+        """Where to serve gRPC, as host:port."""
+        ...
+
+    @property
+    def metrics_listen(self) -> str:
+        """Where to serve metrics and health, as host:port."""
+        ...
+
+    @property
+    def auth(self) -> AuthSettings:
+        """How callers are known."""
+        ...
+
+    @property
+    def tls(self) -> TlsSettings:
+        """What is shown to them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +80,43 @@ class Serving:
 @asynccontextmanager
 async def serving(
     services: Sequence[Service],
+    config: Served,
     *,
-    listen: str,
-    metrics_listen: str,
     registry: CollectorRegistry,
     finish: Finish | None = None,
     hand_over: HandOver | None = None,
     step_bytes: int = 0,
 ) -> AsyncIterator[Serving]:
-    """Serve gRPC at `listen` and metrics at `metrics_listen` while the block lasts; port 0 takes a free one.
+    """Serve gRPC and metrics, where and to whom the configuration says, while the block lasts; port 0 takes a free one.
 
     `step_bytes` is how large a step may be that comes in one message.
 
     Raises:
-        InvalidArgument: one of them is no address.
-        FailedPrecondition: one of them is not loopback, or is taken.
+        InvalidArgument: one of them is no address, or a setting of `auth` or `tls` makes no sense.
+        FailedPrecondition: one of them is not loopback, in development mode or without TLS, or is taken.
     """
-    at = parse_address(listen, field="listen", any_port=True)
-    metrics_at = parse_address(metrics_listen, field="metrics_listen", any_port=True)
+    at = parse_address(config.listen, field="listen", any_port=True)
+    metrics_at = parse_address(config.metrics_listen, field="metrics_listen", any_port=True)
     async with AsyncExitStack() as stack:
-        most = max(MAX_REQUEST_BYTES, step_bytes + BESIDE_STEP_BYTES)
-        server = GrpcServer(services, host=at.host, port=at.port, registry=registry, max_request_bytes=most)
-        await stack.enter_async_context(server)
-        exposition = await stack.enter_async_context(
-            Exposition(registry, is_ready=lambda: not server.draining, host=metrics_at.host, port=metrics_at.port)
+        if config.auth.certificates and config.tls.client_ca is None:
+            raise InvalidArgument.of_field("auth.certificates", "needs tls.client_ca")
+        callers = await stack.enter_async_context(known_callers(config.auth))
+        server = GrpcServer(
+            services,
+            host=at.host,
+            port=at.port,
+            registry=registry,
+            max_request_bytes=max(MAX_REQUEST_BYTES, step_bytes + BESIDE_STEP_BYTES),
+            authenticator=callers,
+            tls=config.tls,
         )
+        await stack.enter_async_context(server)
+        exposition = Exposition(
+            registry,
+            is_ready=lambda: not server.draining,
+            host=metrics_at.host,
+            port=metrics_at.port,
+            anywhere=callers is not None,  # what it tells is for everybody
+        )
+        await stack.enter_async_context(exposition)
         yield Serving(server, exposition.address, finish, hand_over)
