@@ -68,7 +68,7 @@ class KnownCallers:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
-            _log.info("not authenticated", why=str(doubt), peer=call.peer)
+            _log.warning("not authenticated", why=str(doubt), peer=call.peer)
 
 
 @asynccontextmanager
