@@ -280,9 +280,11 @@ class JobProducer(Protocol):
         """
         ...
 
-    def reattach(self, job_id: str, *, epoch: int) -> Production:
+    def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> Production:
         """Go on with a job that was produced before, with a newer epoch or the same, as soon as the registry is there.
 
+        Its output goes on behind what is kept; with `rewrites` it is written again from its first byte, and what is
+        kept of it is not kept twice.
         If the job is not this producer's any more, `stop_asked` and `settle` say so.
         """
         ...

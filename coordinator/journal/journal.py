@@ -14,7 +14,7 @@ from typing import Protocol
 
 from fanfold.errors import Aborted, Unavailable
 from fanfold.model.principal import covers
-from fanfold.model.run import Budget, Run, RunState, StepCounts
+from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
 
 
 class Fenced(Aborted):
@@ -130,6 +130,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Which runs to claim: of these kinds, and none of `besides`, which others are to go on with."""
+
+    kinds: frozenset[RunKind] = frozenset(RunKind)
+    besides: frozenset[str] = frozenset()
+
+
+ANY = Claim()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
     """Which runs to list, newest first: those that `owner` covers, of whatever owner if it is None (C34).
 
@@ -173,8 +184,8 @@ class Journal(Protocol):
         """Keep a new run, held by `holder` for `lease` seconds with epoch 1.
 
         A request id of the same owner that is known already gives its run instead, whose `run_id` then differs; unless
-        that run was cancelled or failed, in which case the id becomes the new run's (C18). A run that is kept already,
-        as after a call that failed, is given as it is.
+        that run was cancelled or failed and is no job, in which case the id becomes the new run's (C18). A run that is
+        kept already, as after a call that failed, is given as it is.
 
         Raises:
             Aborted: a run that has not ended has the workflow id; the message tells since when it is held (C18), and
@@ -196,6 +207,10 @@ class Journal(Protocol):
         """Note that the run's steps may be on this node from now on (C19). Raises Fenced as `append`."""
         ...
 
+    async def set_job(self, run_id: str, epoch: int, job_id: str) -> None:
+        """Note which job in the registry a detached run is (C31). Raises Fenced as `append`."""
+        ...
+
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew every lease of this holder that is not over, for `lease` seconds from now; gives the runs it holds.
 
@@ -204,7 +219,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def claim(self, holder: Holder, lease: float, limit: int = 100) -> Sequence[KeptRun]:
+    async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs whose lease is over or that were let go, each with its next epoch."""
         ...
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.journal.journal import (
+    ANY,
     Append,
+    Claim,
     Entry,
     Held,
     Holder,
@@ -17,12 +19,11 @@ from coordinator.journal.journal import (
     Retention,
     RunFilter,
 )
-from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
+from coordinator.journal.rules import frees_request, held, is_repeated, refuse_misfit, workflow_held
 from fanfold.model.run import Run, RunState
 from fanfold.sql.instants import instant, micros, moment, seconds
 
 _NOBODY = Holder(name="", address="")
-_FREED = frozenset({RunState.CANCELLED, RunState.FAILED})
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class MemoryJournal:
         kept, earlier = self._runs.get(new.run.run_id), None
         if kept is None:
             earlier = self._of_request(owner, new.request_id)
-            kept = earlier if earlier is not None and earlier.run.state not in _FREED else None
+            kept = earlier if earlier is not None and not frees_request(earlier.run) else None
         if kept is not None:
             return kept.view(now)
         self._refuse_held_workflow(owner, new.run.workflow_id)
@@ -143,6 +144,11 @@ class MemoryJournal:
         if node not in kept.nodes:
             kept.nodes.append(node)
 
+    async def set_job(self, run_id: str, epoch: int, job_id: str) -> None:
+        """Note a run's job."""
+        kept = held(self._runs.get(run_id), epoch)
+        kept.run = replace(kept.run, job_id=job_id)
+
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
         now = self._now()
@@ -151,10 +157,17 @@ class MemoryJournal:
             kept.lease_until = now + micros(lease)
         return [Held(run_id=kept.run.run_id, epoch=kept.epoch, cancel_reason=kept.cancel_reason) for kept in mine]
 
-    async def claim(self, holder: Holder, lease: float, limit: int = 100) -> Sequence[KeptRun]:
+    async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs that nobody holds."""
         now = self._now()
-        free = [kept for kept in self._runs.values() if kept.ended_at is None and not kept.is_held(now)]
+        free = [
+            kept
+            for kept in self._runs.values()
+            if kept.ended_at is None
+            and not kept.is_held(now)
+            and kept.run.kind in wanted.kinds
+            and kept.run.run_id not in wanted.besides
+        ]
         free.sort(key=lambda kept: kept.lease_until or 0)
         for kept in free[:limit]:
             kept.holder, kept.held_since, kept.lease_until = holder, now, now + micros(lease)

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from coordinator.journal.journal import Append, Fenced
 from fanfold.errors import Aborted, InternalError
+from fanfold.model.run import Run, RunState
 
 
 class _Standing(Protocol):
@@ -30,6 +31,11 @@ def held(run: _Run | None, epoch: int) -> _Run:
     if run is None or run.epoch != epoch or run.ended_at is not None:
         raise Fenced
     return run
+
+
+def frees_request(run: Run) -> bool:
+    """Whether a run leaves its request id to the next one (C18): not if it is a job, which that id is to find again."""
+    return run.state in {RunState.CANCELLED, RunState.FAILED} and not run.job_id
 
 
 def is_repeated(append: Append, run: _Standing | None) -> bool:

@@ -16,6 +16,7 @@ from fanfold.model.run import (
     Run,
     RunEnded,
     RunEvent,
+    RunStarted,
     RunState,
     RunStepEvent,
     StageFailed,
@@ -33,11 +34,13 @@ class Account:
     def __init__(self, kept: KeptRun, work: Work, history: History, budget: TokenBudget | None) -> None:
         self._kept = kept
         self._budget = budget
+        self.job_id = kept.run.job_id
         if budget is not None:
             budget.divide(work.most_steps)
             budget.on_exhausted = self._tell_exhausted
             budget.on_spent = self._note_spending
         self._work = work
+        self._is_started = history.is_started
         self._begun = history.begun
         self._succeeded, self._failed = history.succeeded, history.failed
         self._running = 0
@@ -54,6 +57,17 @@ class Account:
         """Tell an event of the run itself."""
         entry = self._entry(kind, **fields)
         self.log.tell(entry)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the run's start was not told yet."""
+        return not self._is_started
+
+    def tell_start(self) -> None:
+        """Tell that the run was accepted, unless it was told before."""
+        if not self._is_started:
+            self._is_started = True
+            self.tell(RunStarted, run_id=self._kept.run.run_id, total_steps=self._work.total)
 
     def tell_waiting(self, waiting_on: str) -> None:
         """Tell what the run waits on, if that is news (C42)."""
@@ -121,7 +135,7 @@ class Account:
         return Append(
             run_id=self._kept.run.run_id,
             epoch=self._kept.epoch,
-            steps=self._counts(),
+            steps=self.counts(),
             budget=self._budget.told() if self._budget else None,
             waiting_on=self.waiting_on,
             state=state,
@@ -139,8 +153,8 @@ class Account:
             workflow_id=kept.workflow_id,
             owner=kept.owner,
             attached=kept.attached,
-            job_id=kept.job_id,
-            steps=self._counts(),
+            job_id=self.job_id,
+            steps=self.counts(),
             budget=self._budget.told() if self._budget else None,
             waiting_on="" if ended_at else self.waiting_on,
             created_at=kept.created_at,
@@ -160,5 +174,6 @@ class Account:
         else:
             self._failed += 1
 
-    def _counts(self) -> StepCounts:
+    def counts(self) -> StepCounts:
+        """How many steps are where."""
         return StepCounts(total=self._work.total, running=self._running, succeeded=self._succeeded, failed=self._failed)

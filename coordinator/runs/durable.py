@@ -12,6 +12,7 @@ from coordinator.combinators.runner import StepRunner
 from coordinator.journal.journal import KeptRun, NewRun
 from coordinator.runs.asking import asked, no_questions
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.detached import Jobs
 from coordinator.runs.history import History, history_of
 from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun, Tenure
@@ -19,12 +20,20 @@ from coordinator.runs.log import ends_run
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
 from coordinator.runs.reader import KeptReader, LiveReader
-from coordinator.runs.requests import WorkFactory, fan_out_work, new_fan_out, new_pipeline, pipeline_work, work_of
+from coordinator.runs.requests import (
+    WorkFactory,
+    fan_out_work,
+    new_fan_out,
+    new_pipeline,
+    pipeline_work,
+    specs_of,
+    work_of,
+)
+from coordinator.runs.work import CannotGoOn
 from coordinator.scope import Hold, Receipts, Scope
-from fanfold.errors import InvalidArgument, NotFound, Unavailable
-from fanfold.model.run import EventDetail, RunKind, RunState
+from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from fanfold.model.run import EventDetail, Run, RunKind, RunState
 from fanfold.model.step import AgentStepSpec
-from fanfold.wire.request import specs_from_bytes
 
 _LOOK_SECONDS = 0.1
 """Pause before a run that nobody holds at the moment is looked for again."""
@@ -58,7 +67,13 @@ class DurableRuns:
     """Accepts journaled runs, and gives their callers and watchers their events."""
 
     def __init__(
-        self, holding: Holding, runners: RunnerFactory, adopted: Adopted, checks: RequestChecks, waits: Waits
+        self,
+        holding: Holding,
+        runners: RunnerFactory,
+        adopted: Adopted,
+        checks: RequestChecks,
+        waits: Waits,
+        jobs: Jobs | None = None,
     ) -> None:
         self.holding = holding
         self.journal = holding.journal
@@ -66,6 +81,26 @@ class DurableRuns:
         self._adopted = adopted
         self._checks = checks
         self._waits = waits
+        self._jobs = jobs
+
+    async def start(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Run:
+        """Begin a detached fan-out, and give it once it can no longer be lost (F6).
+
+        Raises:
+            FailedPrecondition: no job registry is configured.
+            Unavailable: the registry cannot be reached; nothing was started.
+            FanfoldError: as `parallel`, and as the registry refuses the job.
+        """
+        if self._jobs is None:
+            raise FailedPrecondition("no job registry is configured (registry)", reason="NO_REGISTRY")
+        run_id = await self._accept(await new_fan_out(opening, specs), fan_out_work(specs))
+        while True:
+            found = await self.locate(run_id)
+            if isinstance(found, KeptRun):
+                return found.run
+            await found.until_accepted()
+            if not found.is_pending:
+                return found.view()
 
     @asynccontextmanager
     async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[Reader]:
@@ -122,7 +157,7 @@ class DurableRuns:
         kept = await self.journal.find_workflow(owner, workflow_id)
         if kept is None or kept.run.kind is not RunKind.PARALLEL:
             raise NotFound(f"no fan-out of a workflow {workflow_id!r} is kept")
-        return specs_from_bytes(await self.journal.request(kept.run.run_id))
+        return specs_of(await self.journal.request(kept.run.run_id))
 
     async def refuse_if_elsewhere(self, opening: Opening) -> None:
         """Raise HeldElsewhere if another coordinator holds the run of this request."""
@@ -185,7 +220,9 @@ class DurableRuns:
             raise HeldElsewhere(kept.holder.address)
 
     async def resume(self, kept: KeptRun) -> JournaledRun:
-        """A run that was claimed, ready to go on."""
+        """A run that was claimed, ready to go on. Raises CannotGoOn if that is for others."""
+        if not kept.run.attached and self._jobs is None:
+            raise CannotGoOn("no job registry is configured here")
         work = work_of(kept.run.kind, await self.journal.request(kept.run.run_id), self._checks)
         history = await history_of(self.journal, kept, keep_last=kept.run.kind is RunKind.PIPELINE)
         return self._run_of(kept, work, history)
@@ -215,6 +252,7 @@ class DurableRuns:
             may_write=may_write,
             adopted=lambda: self._adopted(kept, scope),
             caller_grace=self._waits.caller,
+            jobs=self._jobs,
         )
         return JournaledRun(kept, work(scope), history, scope, self._runners(scope), tenure)
 

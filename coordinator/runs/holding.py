@@ -15,6 +15,7 @@ import structlog
 
 from coordinator.journal.journal import (
     Append,
+    Claim,
     Entry,
     Fenced,
     Holder,
@@ -26,12 +27,16 @@ from coordinator.journal.journal import (
     Retention,
 )
 from coordinator.runs.journaled import JournaledRun
+from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
 from fanfold.errors import FanfoldError, Unavailable
 from fanfold.model.run import RunEnded, RunState, StepCounts
 from fanfold.wire.run import event_to_bytes
 
 _log = structlog.get_logger(__name__)
+
+MAX_OTHERS = 1_000
+"""Runs that are remembered to be others'; one that is forgotten is claimed and let go once more."""
 
 _CANNOT = "the coordinator cannot carry it out; its log says why"
 
@@ -68,6 +73,8 @@ class Holding:
         self._runs: dict[str, JournaledRun] = {}
         self._valid_until: dict[str, float] = {}
         self._beginning: set[str] = set()
+        self._others: dict[str, None] = {}
+        """Runs that only others can go on with, the longest known first."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
 
@@ -147,6 +154,12 @@ class Holding:
                 await former.until_gone()
             self._valid_until[run_id] = valid_until
             self.start(await resume(kept))
+        except CannotGoOn as error:
+            _log.warning("run left to others", run_id=run_id, why=error.message)
+            self._others[run_id] = None
+            while len(self._others) > MAX_OTHERS:
+                del self._others[next(iter(self._others))]
+            await self._let_go(kept)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
             await self._fail(kept, kept.run.steps, kept.last_sequence, error.message)
         except JournalFailed:
@@ -233,7 +246,8 @@ class Holding:
                 return
             asked_at = time.monotonic()
             with suppress(JournalFailed):
-                for kept in await self.journal.claim(self.holder, self.times.lease):
+                wanted = Claim(kinds=KINDS, besides=frozenset(self._others))
+                for kept in await self.journal.claim(self.holder, self.times.lease, wanted=wanted):
                     _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
                     self._beginning.add(kept.run.run_id)
                     self._tasks.create_task(self._resume(kept, asked_at + self.times.lease, resume))

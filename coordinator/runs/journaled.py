@@ -9,22 +9,25 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from coordinator.combinators.runner import StepKey, StepRunner
+from coordinator.combinators.runner import StepRunner
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
 from coordinator.runs.account import Account
+from coordinator.runs.detached import Jobs, RunJob
+from coordinator.runs.gate import Gate
 from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
 from coordinator.runs.presence import Presence
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.recall import Recall
+from coordinator.runs.results import Result
 from coordinator.runs.work import Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS
 from fanfold.background import background
 from fanfold.errors import Aborted, FanfoldError, Unavailable
-from fanfold.model.run import EventDetail, Run, RunStarted, RunState
-from fanfold.model.step import AgentStepSpec, StepOutcome
-from fanfold.ports import OnStepEvent
+from fanfold.model.run import EventDetail, Run, RunState
+
+THE_REGISTRY = "the job registry"
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +45,8 @@ class Tenure:
     may_write: Callable[[], bool]
     adopted: Callable[[], AbstractAsyncContextManager[None]]
     caller_grace: float
+    jobs: Jobs | None = None
+    """Where detached runs are registered."""
 
 
 class JournaledRun:
@@ -60,6 +65,7 @@ class JournaledRun:
         self._failure = ""
         self._moving: FanfoldError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._settling: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self.presence = Presence(grace=tenure.caller_grace) if kept.run.attached else None
         self._account = Account(kept, work, history, scope.budget)
@@ -71,6 +77,19 @@ class JournaledRun:
             on_durable=self._acknowledge,
             may_write=tenure.may_write,
         )
+        self.job = self._job_of(kept)
+
+    def _job_of(self, kept: KeptRun) -> RunJob | None:
+        jobs, account = self._tenure.jobs, self._account
+        if kept.run.attached or jobs is None:
+            return None
+        label = kept.run.workflow_id or self.work.title
+        return RunJob(kept, jobs, self._tenure.journal, label=label, counts=account.counts)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether nothing of it has begun yet."""
+        return self._account.is_pending
 
     # What others do with it.
 
@@ -81,12 +100,16 @@ class JournaledRun:
     def view(self) -> Run:
         """The run as it now is. What its journal keeps from being told is said here (C42)."""
         run = self._account.view()
+        if self.is_pending and self.job is not None:
+            run = replace(run, state=RunState.PENDING, waiting_on=THE_REGISTRY)
         return replace(run, waiting_on="the journal, which cannot be written") if self.log.is_failing() else run
 
     def cancel(self, reason: str) -> None:
         """Have it cancelled; the first reason is kept."""
         if self._cancel_reason is None:
             self._cancel_reason = reason
+            if self.job is not None:
+                self.job.stop(reason)
             if self._task is not None:
                 self._task.cancel()
 
@@ -95,8 +118,21 @@ class JournaledRun:
         if self._moving is None:
             self._moving = why
             self.scope.hold.give_up()
-            if self._task is not None:
-                self._task.cancel()
+            for task in (self._task, self._settling):
+                if task is not None:
+                    task.cancel()
+
+    async def until_accepted(self) -> None:
+        """Wait until a detached run can no longer be lost, or is over.
+
+        Raises:
+            FanfoldError: why it could not be registered; it has failed.
+        """
+        while self.is_pending and not self._gone.is_set():
+            await self.log.changed.wait()
+        if self.job is not None and self.job.refusal is not None:
+            await self.until_gone()
+            raise self.job.refusal
 
     async def until_gone(self) -> None:
         """Wait until it has ended or was moved, and nothing of it is left here."""
@@ -109,20 +145,21 @@ class JournaledRun:
         log = _log.bind(run_id=self.scope.run_id, owner=self.scope.owner, workflow_id=self.kept.run.workflow_id)
         log.info("run held", epoch=self.kept.epoch, steps=self.work.total)
         try:
-            async with background(self._write(), self._tell_waiting(), self._watch_caller()):
+            async with background(self._write(), self._tell_waiting(), self._watch_caller(), self._attend_job()):
                 state = await self._until_state()
-                if state is None:
+                if state is not None and await self._end(state):
+                    log.info(f"run {state}", reason=self._reason_of(state))
+                else:
                     await self._depart()
                     log.info("run let go")
-                else:
-                    reason = self._cancel_reason or "" if state is RunState.CANCELLED else self._failure
-                    await self._account.tell_end(state, reason)
-                    log.info(f"run {state}", reason=reason)
         except* FanfoldError as errors:
             log.warning("run cannot go on here", why=[str(error) for error in errors.exceptions])
         finally:
             self.log.close(Unavailable("the run cannot go on here; ask again", reason="RUN_MOVED", retry_delay=1.0))
+            if self.job is not None:
+                await self.job.let_go()
             self._gone.set()
+            self.log.wake()
 
     async def _until_state(self) -> RunState | None:
         """Do the work; the state in which it ends, or None if the run is to be moved."""
@@ -136,19 +173,62 @@ class JournaledRun:
             return RunState.CANCELLED
         return RunState.FAILED if self._failure else RunState.COMPLETED
 
-    async def _do(self) -> None:
-        if not self._history.is_started:
-            self._account.tell(RunStarted, run_id=self.scope.run_id, total_steps=self.work.total)
+    def _reason_of(self, state: RunState) -> str:
+        return self._cancel_reason or "" if state is RunState.CANCELLED else self._failure
+
+    async def _end(self, state: RunState) -> bool:
+        """Tell the end, once the run's job is settled; False if the run was moved before."""
+        self._account.tell_start()
+        if self.job is not None:
+            await self.log.flush()
+            async with asyncio.TaskGroup() as tasks:
+                self._settling = tasks.create_task(self._settle(self.job, state))
+                if self._moving is not None:
+                    self._settling.cancel()
+        if self._moving is not None:
+            return False
+        await self._account.tell_end(state, self._reason_of(state))
+        return True
+
+    async def _settle(self, job: RunJob, state: RunState) -> None:
+        run = self._account.view(state, reason=self._reason_of(state))
+        result = Result(self._tenure.journal, run, last=self.log.durable)
+        with self.scope.waiting.step(), self.scope.waiting.on(THE_REGISTRY):
+            reason = await job.settle(run, result)
+        if state is RunState.CANCELLED:
+            self._cancel_reason = reason
+
+    async def _register(self, job: RunJob) -> bool:
+        """Have a detached run be a job before anything of it starts; whether it is one."""
         try:
-            records = await self._tenure.journal.records(self.scope.owner, self.kept.run.workflow_id)
+            await job.register()
+        except (Aborted, JournalFailed) as error:
+            self.move(error if isinstance(error, JournalFailed) else Fenced())
+            raise asyncio.CancelledError from error
+        except FanfoldError as error:
+            self._failure = f"it could not be registered as a job: {error.message}"
+            return False
+        self._account.job_id = job.job_id
+        return True
+
+    async def _do(self) -> None:
+        if self.job is not None and not await self._register(self.job):
+            return
+        self._account.tell_start()
+        self.log.wake()
+        workflow_id = self.kept.run.workflow_id
+        try:
+            records = await self._tenure.journal.records(self.scope.owner, workflow_id) if workflow_id else ()
         except PayloadGone as error:  # whoever goes on with the run finds the same
             self._failure = error.message
             return
         async with self._tenure.adopted():
             if self.scope.lost_nodes:
                 self.scope.unaccounted.update(self._history.begun)
-            gate = _Gate(self._runner, self)
-            recall = self._account.recall = Recall(gate, records, self._account.tell_changed, self.work.item_hash)
+            gate = Gate(self._runner, self)
+            tell_changed, item_hash = self._account.tell_changed, self.work.item_hash
+            recall = Recall(gate, records, tell_changed, item_hash, keeps=bool(workflow_id))
+            self._account.recall = recall
             await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
 
     async def _write(self) -> None:
@@ -171,39 +251,18 @@ class JournaledRun:
             await self.presence.until_given_up()
             self.cancel(f"its caller did not come back within {self.presence.grace:g} s")
 
+    async def _attend_job(self) -> None:
+        if self.job is not None:
+            await self.job.attend(self, self.reader(1, EventDetail.OUTCOMES))
+
     async def _tell_waiting(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self._account.tell_waiting(self.scope.waiting.summary())
+            if not self.is_pending:
+                self._account.tell_waiting(self.scope.waiting.summary())
 
     def _acknowledge(self, names: Sequence[str]) -> None:
         """The endings of these steps are durable: their nodes need not keep them any more."""
         if self.scope.receipts is not None:
             for name in names:
                 self.scope.receipts.settled(name)
-
-
-class _Gate:
-    """A runner that begins no further step while the run's caller is away, or the journal lags behind (F15)."""
-
-    def __init__(self, runner: StepRunner, run: JournaledRun) -> None:
-        self._runner = runner
-        self._run = run
-
-    def concurrency_hint(self) -> int:
-        return self._runner.concurrency_hint()
-
-    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
-        run, waiting = self._run, self._run.scope.waiting
-        if run.log.is_heavy():
-            with waiting.step(), waiting.on("the journal"):
-                await run.log.room()
-        presence = run.presence
-        if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
-            with waiting.step(), waiting.on("its caller, who is away"):
-                await presence.wait()
-        try:
-            return await self._runner.run_step(key, spec, on_event)
-        except (Aborted, JournalFailed) as error:  # no fault of the step: the run cannot go on here (C17)
-            run.move(error if isinstance(error, JournalFailed) else Fenced())
-            raise asyncio.CancelledError from error

@@ -29,6 +29,8 @@ class Opening:
     """The run that this number is of; empty for whichever it leads to."""
     total_steps: int | None = None
     """How many steps the caller says that there are."""
+    attached: bool = True
+    """Whether the run is its caller's, or goes on without one."""
     as_before: bool = False
     """Whether to run what the workflow's last run was asked for."""
 

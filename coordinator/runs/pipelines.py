@@ -75,6 +75,11 @@ class PipelineWork:
         """Every stage of every item."""
         return len(self._request.item_hashes) * self._request.stages
 
+    @property
+    def title(self) -> str:
+        """Nothing: only its caller knows."""
+        return ""
+
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """Positions of item and stage."""
         return StepKey.of_stage(position, stage).name

@@ -20,7 +20,8 @@ OnChanged = Callable[[str, str], None]
 class Recall:
     """Implements `StepRunner` around another: a step whose record still matches is answered from it.
 
-    `item_hash` gives the hash of a step's item by its position; empty for steps that have none.
+    `item_hash` gives the hash of a step's item by its position; empty for steps that have none. Without `keeps` no
+    step is to be recorded.
     """
 
     def __init__(
@@ -29,11 +30,14 @@ class Recall:
         records: Iterable[Record],
         on_changed: OnChanged,
         item_hash: Callable[[int], str] = lambda _position: "",
+        *,
+        keeps: bool = True,
     ) -> None:
         self._runner = runner
         self._records = {record.key: record for record in records}
         self._on_changed = on_changed
         self._item_hash = item_hash
+        self._keeps = keeps
         self._running: dict[str, str] = {}
         """Fingerprints of the steps that are being run, by key."""
         self._recalled: set[str] = set()
@@ -45,6 +49,8 @@ class Recall:
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Answer the step from its record, or run it."""
+        if not self._keeps:
+            return await self._runner.run_step(key, spec, on_event)
         asked = fingerprint(spec, self._item_hash(key.position))
         record = self._records.pop(key.name, None)
         if record is not None:

@@ -15,9 +15,8 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineRequest, PipelineWork
 from coordinator.runs.questions import Questions
-from coordinator.runs.work import ParallelWork, Work
+from coordinator.runs.work import CannotGoOn, ParallelWork, Work
 from coordinator.scope import Scope
-from fanfold.errors import FailedPrecondition
 from fanfold.model.checkpoint import fingerprint
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
 from fanfold.model.step import AgentStepSpec
@@ -73,17 +72,29 @@ def pipeline_work(request: PipelineRequest, checks: RequestChecks) -> WorkFactor
     return make
 
 
+def specs_of(request: bytes) -> Sequence[AgentStepSpec]:
+    """The steps that a kept fan-out was asked for. Raises CannotGoOn if only a newer release understands them."""
+    specs = specs_from_bytes(request)
+    if specs is None:
+        raise CannotGoOn
+    return specs
+
+
 def work_of(kind: RunKind, request: bytes, checks: RequestChecks) -> WorkFactory:
-    """The work of a kept run. Raises FailedPrecondition for a kind that only a newer release knows."""
+    """The work of a kept run. Raises CannotGoOn for a kind or a form that only a newer release knows."""
     if kind is RunKind.PARALLEL:
-        return fan_out_work(specs_from_bytes(request))
+        return fan_out_work(specs_of(request))
     if kind is RunKind.PIPELINE:
-        return pipeline_work(PipelineRequest(**json.loads(request)), checks)
-    raise FailedPrecondition(f"this release cannot go on with a run of kind {kind}")
+        try:
+            return pipeline_work(PipelineRequest(**json.loads(request)), checks)
+        except TypeError:
+            raise CannotGoOn from None
+    raise CannotGoOn(f"this release cannot go on with a run of kind {kind}")
 
 
 def _digest_of(opening: Opening, kind: RunKind) -> hashlib._Hash:
-    return hashlib.sha256(f"{kind}/{opening.workflow_id}/{opening.budget_tokens}".encode())
+    detached = "" if opening.attached else "/detached"
+    return hashlib.sha256(f"{kind}/{opening.workflow_id}/{opening.budget_tokens}{detached}".encode())
 
 
 def _run_of(opening: Opening, kind: RunKind, steps: int) -> Run:
@@ -94,6 +105,7 @@ def _run_of(opening: Opening, kind: RunKind, steps: int) -> Run:
         state=RunState.PENDING,
         workflow_id=opening.workflow_id,
         owner=opening.owner,
+        attached=opening.attached,
         steps=StepCounts(total=steps),
         budget=None if budget is None else Budget(limit=budget),
         created_at=datetime.now(UTC),

@@ -8,8 +8,18 @@ from typing import Protocol
 from coordinator.combinators.parallel import fan_out
 from coordinator.combinators.runner import StepRunner
 from coordinator.runs.history import History
+from fanfold.errors import FailedPrecondition
 from fanfold.model.run import RunKind
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
+
+KINDS = frozenset({RunKind.PARALLEL, RunKind.PIPELINE})
+"""The kinds of runs that this release carries out."""
+
+
+class CannotGoOn(FailedPrecondition):
+    """The run is for others to go on with."""
+
+    default_reason = "CANNOT_GO_ON"
 
 
 class Listener(Protocol):
@@ -43,6 +53,11 @@ class Work(Protocol):
         """How many steps there can be."""
         ...
 
+    @property
+    def title(self) -> str:
+        """What it is about, for people; may be empty."""
+        ...
+
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """A step's key in the checkpoint (C7)."""
         ...
@@ -73,6 +88,11 @@ class ParallelWork:
     def most_steps(self) -> int:
         """All of them."""
         return len(self._specs)
+
+    @property
+    def title(self) -> str:
+        """What its first step is about."""
+        return self._specs[0].description if self._specs else ""
 
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """The task id."""

@@ -82,15 +82,19 @@ class Settlement(NamedTuple):
 
 
 class JobOutput:
-    """Gathers what a producer has to tell, and tells it on one stream after another, as fast as that takes it."""
+    """Gathers what a producer has to tell, and tells it on one stream after another, as fast as that takes it.
 
-    def __init__(self) -> None:
+    With `rewrites` all output is written from its first byte on; else it goes on behind what a registry has of it.
+    """
+
+    def __init__(self, *, rewrites: bool = False) -> None:
         self._sources: dict[str, SourceBuffer] = {}
         self._progress: str | None = None
         self._is_progress_due = False
         self._settlement: Settlement | None = None
         self._is_closing = False
-        self._was_attached = False
+        self._is_placed = rewrites
+        """Whether offsets are those of the registry."""
         self._credit = 0
         self._stream = 0
         self._wake = asyncio.Event()
@@ -130,7 +134,7 @@ class JobOutput:
         totals = {source.name: source.total_bytes for source in kept}
         for name in totals.keys() | self._sources.keys():
             self._source(name).go_on_after(totals.get(name, 0))
-        self._was_attached = True
+        self._is_placed = True
         self._credit = 0
         self._is_progress_due = self._progress is not None
         self._wake.set()
@@ -156,7 +160,7 @@ class JobOutput:
 
     def _source(self, name: str) -> SourceBuffer:
         if name not in self._sources:
-            self._sources[name] = SourceBuffer(is_placed=self._was_attached)
+            self._sources[name] = SourceBuffer(is_placed=self._is_placed)
         return self._sources[name]
 
     def _next_output(self) -> pb.ProduceOutput | None:

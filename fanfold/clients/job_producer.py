@@ -6,6 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from fanfold.clients.job_output import JobOutput
 from fanfold.clients.production import GrpcProduction, NewJob
 from fanfold.model.job import JobSpec
 from fanfold.ports import Start
@@ -53,9 +54,11 @@ class GrpcJobProducer:
             raise
         return production
 
-    def reattach(self, job_id: str, *, epoch: int) -> GrpcProduction:
+    def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> GrpcProduction:
         """Go on with a job (JobProducer.reattach)."""
-        return self._kept(GrpcProduction(self._stub.ProduceJob, self.registry, epoch=epoch, job_id=job_id))
+        output = JobOutput(rewrites=rewrites)
+        call = self._stub.ProduceJob
+        return self._kept(GrpcProduction(call, self.registry, epoch=epoch, job_id=job_id, output=output))
 
     def _kept(self, production: GrpcProduction) -> GrpcProduction:
         production.keeping = self._tasks.create_task(production.keep())

@@ -93,14 +93,23 @@ class _Stream:
 class GrpcProduction:
     """Implements `Production`. `keep` is to run until it is done: it makes the streams and mends them."""
 
-    def __init__(self, call: Call, server: str, *, epoch: int, new: NewJob | None = None, job_id: str = "") -> None:
+    def __init__(
+        self,
+        call: Call,
+        server: str,
+        *,
+        epoch: int,
+        new: NewJob | None = None,
+        job_id: str = "",
+        output: JobOutput | None = None,
+    ) -> None:
         self._call = call
         self._server = server
         self._epoch = epoch
         self._new = new
         self._job_id = job_id
         self._job: Job | None = None
-        self._output = JobOutput()
+        self._output = output or JobOutput()
         self._start_error: Exception | None = None
         self._has_started = False
         self._holds = ""

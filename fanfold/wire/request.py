@@ -10,6 +10,7 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.wire.ahead import batches_with_parts
 from fanfold.wire.step import spec_from_proto, spec_to_proto
+from fanfold.wire.unknown import has_unknown
 
 
 def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
@@ -30,7 +31,10 @@ def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterato
     yield from batches_with_parts(specs, pb.RunRequest, lambda request, _: request.steps.steps, write)
 
 
-def specs_from_bytes(data: bytes) -> list[AgentStepSpec]:
-    """The steps that were kept."""
+def specs_from_bytes(data: bytes) -> list[AgentStepSpec] | None:
+    """The steps that were kept; None if there is more to them than this release knows."""
+    batch = pb.StepBatch.FromString(data)
+    if has_unknown(batch):
+        return None
     schemas: dict[str, object] = {}
-    return [spec_from_proto(step, schemas=schemas) for step in pb.StepBatch.FromString(data).steps]
+    return [spec_from_proto(step, schemas=schemas) for step in batch.steps]

@@ -13,7 +13,9 @@ import structlog
 from sqlalchemy import ColumnElement
 
 from coordinator.journal.journal import (
+    ANY,
     Append,
+    Claim,
     Entry,
     Held,
     Holder,
@@ -87,13 +89,17 @@ class SqlJournal:
         """Note a node of a run."""
         await self._write(run_id, partial(writes.use_node, run_id=run_id, epoch=epoch, node=node))
 
+    async def set_job(self, run_id: str, epoch: int, job_id: str) -> None:
+        """Note a run's job."""
+        await self._write(run_id, partial(writes.set_job, run_id=run_id, epoch=epoch, job_id=job_id))
+
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
         return await self._access.write(partial(writes.renew, holder=holder, lease=lease))
 
-    async def claim(self, holder: Holder, lease: float, limit: int = 100) -> Sequence[KeptRun]:
+    async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs that nobody holds."""
-        return await self._access.write(partial(writes.claim, holder=holder, lease=lease, limit=limit))
+        return await self._access.write(partial(writes.claim, holder=holder, lease=lease, limit=limit, wanted=wanted))
 
     async def let_go(self, run_id: str, epoch: int) -> None:
         """Give a run up."""

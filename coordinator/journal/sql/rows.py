@@ -15,6 +15,10 @@ NOBODY = 0
 """`lease_until` of a run that nobody holds, because it has ended or was let go."""
 
 
+_KINDS = {kind.value: kind for kind in RunKind}
+"""Runs of a kind that only a newer release knows are shown, but never claimed."""
+
+
 def kept_run(row: Row[Any], now: int) -> KeptRun:
     """The run of a row of `runs`, as it stands at `now`."""
     is_held = row.lease_until != NOBODY
@@ -35,7 +39,7 @@ def kept_run(row: Row[Any], now: int) -> KeptRun:
 def _run(row: Row[Any]) -> Run:
     return Run(
         run_id=row.run_id,
-        kind=RunKind(row.kind),
+        kind=_KINDS.get(row.kind, RunKind.PARALLEL),
         state=RunState(row.state),
         workflow_id=row.workflow_id,
         owner=row.owner,

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, select, update
 
-from coordinator.journal.journal import Append, Held, Holder, KeptRun, NewRun
-from coordinator.journal.rules import held, is_repeated, refuse_misfit, workflow_held
+from coordinator.journal.journal import Append, Claim, Held, Holder, KeptRun, NewRun
+from coordinator.journal.rules import frees_request, held, is_repeated, refuse_misfit, workflow_held
 from coordinator.journal.sql.rows import NOBODY, append_columns, holding, kept_run, new_row
 from coordinator.journal.sql.segments import EventSegment, Segment
 from coordinator.journal.sql.tables import (
@@ -22,7 +22,6 @@ from coordinator.journal.sql.tables import (
     requests,
     runs,
 )
-from fanfold.model.run import RunState
 from fanfold.sql.instants import micros, moment
 from fanfold.sql.writer import Transaction
 
@@ -36,20 +35,19 @@ _STANDING = (
 _INSERT_EVENTS = insert(event_segments)
 _INSERT_RECORDS = insert(record_segments)
 
-_FREED = (RunState.CANCELLED.value, RunState.FAILED.value)
-"""Runs that ended so leave their request id to the next one (C18)."""
-
 
 def accept(transaction: Transaction, new: NewRun, request: Segment, holder: Holder, lease: float) -> KeptRun:
     """Keep a run, or find the one that is kept for it."""
     run, connection, now = new.run, transaction.connection, transaction.now
-    kept = _find(transaction, runs.c.run_id == run.run_id)
+    row = _find(transaction, runs.c.run_id == run.run_id)
     earlier = None
-    if kept is None and new.request_id:
-        earlier = _find(transaction, runs.c.owner == run.owner, runs.c.request_id == new.request_id, has_request_id)
-        kept = earlier if earlier is not None and earlier.state not in _FREED else None
-    if kept is not None:
-        return kept_run(kept, now)
+    if row is None and new.request_id:
+        row = earlier = _find(
+            transaction, runs.c.owner == run.owner, runs.c.request_id == new.request_id, has_request_id
+        )
+    kept = None if row is None else kept_run(row, now)
+    if kept is not None and (earlier is None or not frees_request(kept.run)):
+        return kept
     if run.workflow_id:
         _refuse_held_workflow(transaction, run.owner, run.workflow_id)
     if earlier is not None:
@@ -88,6 +86,12 @@ def use_node(transaction: Transaction, run_id: str, epoch: int, node: str) -> No
         transaction.connection.execute(_UPDATE, {"this_run": run_id, "nodes": json.dumps([*nodes, node])})
 
 
+def set_job(transaction: Transaction, run_id: str, epoch: int, job_id: str) -> None:
+    """Note the job that a run is."""
+    held(_standing(transaction, run_id), epoch)
+    transaction.connection.execute(_UPDATE, {"this_run": run_id, "job_id": job_id})
+
+
 def renew(transaction: Transaction, holder: str, lease: float) -> Sequence[Held]:
     """Renew all leases of a holder that are not over."""
     mine = update(runs).where(goes_on, runs.c.holder == holder, runs.c.lease_until > transaction.now)
@@ -96,10 +100,15 @@ def renew(transaction: Transaction, holder: str, lease: float) -> Sequence[Held]
     return [Held(run_id=row.run_id, epoch=row.epoch, cancel_reason=row.cancel_reason) for row in rows]
 
 
-def claim(transaction: Transaction, holder: Holder, lease: float, limit: int) -> Sequence[KeptRun]:
+def claim(transaction: Transaction, holder: Holder, lease: float, limit: int, wanted: Claim) -> Sequence[KeptRun]:
     """Take over runs that nobody holds, those first that nobody has held for longest."""
     connection, now = transaction.connection, transaction.now
-    is_free = and_(goes_on, runs.c.lease_until <= now)
+    is_free = and_(
+        goes_on,
+        runs.c.lease_until <= now,
+        runs.c.kind.in_([kind.value for kind in wanted.kinds]),  # a newer release's kinds are none of ours
+        runs.c.run_id.not_in(wanted.besides),
+    )
     free = select(runs.c.run_id, runs.c.epoch).where(is_free).order_by(runs.c.lease_until).limit(limit)
     rows = connection.execute(free.with_for_update(skip_locked=True)).all()
     if not rows:

@@ -1,0 +1,43 @@
+"""What a journaled run's steps pass before they are begun."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from coordinator.combinators.runner import StepKey, StepRunner
+from coordinator.journal.journal import Fenced, JournalFailed
+from fanfold.errors import Aborted
+from fanfold.model.step import AgentStepSpec, StepOutcome
+from fanfold.ports import OnStepEvent
+
+if TYPE_CHECKING:
+    from coordinator.runs.journaled import JournaledRun
+
+
+class Gate:
+    """A runner that begins no further step while the run's caller is away, or the journal lags behind (F15)."""
+
+    def __init__(self, runner: StepRunner, run: JournaledRun) -> None:
+        self._runner = runner
+        self._run = run
+
+    def concurrency_hint(self) -> int:
+        """The runner's."""
+        return self._runner.concurrency_hint()
+
+    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
+        """Run the step, when it may begin."""
+        run, waiting = self._run, self._run.scope.waiting
+        if run.log.is_heavy():
+            with waiting.step(), waiting.on("the journal"):
+                await run.log.room()
+        presence = run.presence
+        if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
+            with waiting.step(), waiting.on("its caller, who is away"):
+                await presence.wait()
+        try:
+            return await self._runner.run_step(key, spec, on_event)
+        except (Aborted, JournalFailed) as error:  # no fault of the step: the run cannot go on here (C17)
+            run.move(error if isinstance(error, JournalFailed) else Fenced())
+            raise asyncio.CancelledError from error

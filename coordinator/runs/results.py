@@ -1,0 +1,66 @@
+"""What a detached run leaves behind for those who ask later: a line for each step, and all outcomes as JSON (C37)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+
+from coordinator.journal.journal import Journal
+from coordinator.runs.reader import page_of
+from fanfold.errors import ResourceExhausted
+from fanfold.model.run import Run, RunEvent, RunStepEvent
+from fanfold.model.step import StepEnded
+from fanfold.model.validation import outcome_to_json
+from fanfold.wire.run import event_from_bytes
+
+MAX_RESULT_BYTES = 64 * 2**20
+"""Largest result that is put together."""
+
+
+def line_of(event: RunEvent | None) -> str:
+    """The line of an event in a run's log; empty for one that is none. The same event always gives the same line."""
+    match event:
+        case RunStepEvent(event=StepEnded(outcome=outcome, time=time)):
+            how = "ok" if outcome.failure is None else f"{outcome.failure.code}: {_one_line(outcome.failure.message)}"
+            before = ", recorded before" if event.recalled else ""
+            return f"{time:%Y-%m-%dT%H:%M:%SZ} {outcome.task_id}: {how}{before}\n"
+        case _:
+            return ""
+
+
+def _one_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+class Result:
+    """All outcomes of a run as it ends, in the order of its steps. Its events up to number `last` are durable."""
+
+    def __init__(self, journal: Journal, run: Run, *, last: int) -> None:
+        self._journal = journal
+        self._run = run
+        self._last = last
+
+    async def encoded(self) -> bytes:
+        """As JSON: `{"outcomes": [...], "budget": {...}}`; null for a step that did not end, and no budget without one.
+
+        Raises:
+            ResourceExhausted: it would be larger than MAX_RESULT_BYTES.
+        """
+        outcomes = ["null"] * self._run.steps.total
+        size, following = 0, 1
+        while following <= self._last:
+            page = await page_of(self._journal, self._run.run_id, following)
+            following = page[-1].sequence + 1
+            for entry in page:
+                event = event_from_bytes(entry.data)
+                if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded):
+                    text = json.dumps(outcome_to_json(event.event.outcome), ensure_ascii=False)
+                    outcomes[event.index] = text
+                    size += len(text)
+                    if size > MAX_RESULT_BYTES:
+                        raise ResourceExhausted(f"its outcomes have more than {MAX_RESULT_BYTES:,} bytes")
+            await asyncio.sleep(0)
+        spent = self._run.budget
+        budget = f', "budget": {json.dumps(asdict(spent))}' if spent is not None else ""
+        return f'{{"outcomes": [{", ".join(outcomes)}]{budget}}}'.encode()
