@@ -23,12 +23,15 @@ from coordinator.placement.node import Leases
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.detached import Jobs
 from coordinator.runs.durable import DurableRuns, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.runs import ExecutorFactory, Runs
 from coordinator.scope import Scope
 from coordinator.servicer import service
 from fanfold.background import background
+from fanfold.clients.job_producer import GrpcJobProducer
+from fanfold.clients.job_registry import JobRegistryClient
 from fanfold.clients.node_link import GrpcNodeDialer
 from fanfold.errors import InvalidArgument
 from fanfold.ports import AgentExecutor
@@ -86,6 +89,7 @@ async def _durable_runs(
     journal = await stack.enter_async_context(open_journal(kept))
     if journal is None:
         return None
+    jobs = await _jobs(config.registry, stack)
     times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
     holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
 
@@ -96,7 +100,17 @@ async def _durable_runs(
         return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
-    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits)
+    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs)
+
+
+async def _jobs(registry: str, stack: AsyncExitStack) -> Jobs | None:
+    """Where detached runs are registered, if a registry is configured."""
+    if not registry:
+        return None
+    parse_address(registry, field="registry")
+    producer = await stack.enter_async_context(GrpcJobProducer(registry))
+    client = await stack.enter_async_context(JobRegistryClient(registry))
+    return Jobs(producer, client.acting_for)
 
 
 def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:

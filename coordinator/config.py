@@ -132,6 +132,9 @@ class CoordinatorConfig(_Section):
     placement: Placement = Placement()
     limits: Limits = Limits()
     journal: JournalSettings = JournalSettings()
+    registry: str = ""
+    """Where the job registry is, as host:port, which detached runs need, as they need a journal. Empty means that they
+    are refused."""
     executor: str = ""
     """`module:factory` of an executor to use instead of the mesh (C8)."""
     auth: AuthSettings = AuthSettings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.methods.checkpoints import CheckpointMethods
+from coordinator.methods.detached import DetachedMethods
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.nodes import NodeMethods
 from coordinator.methods.pipelines import PipelineMethods
@@ -18,7 +19,7 @@ from fanfold.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 
 def service(runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forwarding) -> Service:
     """The coordinator as a service to be served."""
-    servicer = CoordinatorServicer(runs, checks, nodes, forwarding)  # type: ignore[abstract]  # see there
+    servicer = CoordinatorServicer(runs, checks, nodes, forwarding)
     return Service(
         "fanfold.v1.Coordinator",
         servicer,
@@ -28,8 +29,8 @@ def service(runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forward
     )
 
 
-class CoordinatorServicer(RunMethods, PipelineMethods, CheckpointMethods, NodeMethods):
-    """Serves `fanfold.v1.Coordinator`. What its methods do not include answers UNIMPLEMENTED."""
+class CoordinatorServicer(RunMethods, DetachedMethods, PipelineMethods, CheckpointMethods, NodeMethods):
+    """Serves `fanfold.v1.Coordinator`. Each of the classes below it has some of its methods."""
 
     def __init__(self, runs: Runs, checks: RequestChecks, nodes: Nodes, forwarding: Forwarding) -> None:
         self._runs = runs

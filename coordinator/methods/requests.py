@@ -20,7 +20,7 @@ from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.run import detail_from_proto
 from fanfold.wire.step import spec_from_proto
 
-Requests = AsyncIterator[pb.RunRequest]
+Requests = AsyncIterator[pb.RunRequest] | AsyncIterator[pb.StartRunRequest]
 Request = TypeVar("Request")
 
 NEXT_MESSAGE_SECONDS = 0.5
@@ -87,7 +87,7 @@ class _Steps:
         self._ahead = PartsAhead(TextField.PROMPT, TextField.OUTPUT_SCHEMA_JSON)
         self._size = 0
 
-    def take_steps(self, request: pb.RunRequest) -> None:
+    def take_steps(self, request: pb.RunRequest | pb.StartRunRequest) -> None:
         """Take steps; what has come ahead belongs to the first of them."""
         checks, first, batch = self._checks, len(self.specs), request.steps.steps
         message_size = request.ByteSize()
@@ -105,7 +105,7 @@ class _Steps:
             specs[0] = spec_with_texts(specs[0], texts, path=f"steps[{first}]", schemas=self._schemas)
         self.specs += parse_specs(specs, first_index=first)
 
-    def take_part(self, request: pb.RunRequest) -> None:
+    def take_part(self, request: pb.RunRequest | pb.StartRunRequest) -> None:
         """Take a part of a text of the step that follows next."""
         self._ahead.add(request.part)
         self._size += request.ByteSize()

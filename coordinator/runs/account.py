@@ -121,10 +121,13 @@ class Account:
         """Wait until what was told so far is durable."""
         await self.log.flush()
 
+    def note_stop(self) -> None:
+        """No step runs any more; those that were cancelled do not tell their end."""
+        self._running = 0
+
     async def tell_end(self, state: RunState, reason: str) -> None:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
         now = datetime.now(UTC)
-        self._running = 0  # those that were cancelled do not tell their end
         error = reason if state is RunState.FAILED else ""
         entry = self._entry(RunEnded, run=self.view(state, now, reason), error=error)
         done = state is RunState.COMPLETED and self.all_succeeded

@@ -53,6 +53,8 @@ class AttachedRun:
         self._created_at = datetime.now(UTC)
         self._task: asyncio.Task[None] | None = None
         self._cancel_reason: str | None = None
+        self._gone = asyncio.Event()
+        self._ended: Run | None = None
         self._budget = scope.budget
         if self._budget is not None:
             self._budget.divide(work.most_steps)
@@ -71,7 +73,11 @@ class AttachedRun:
 
     def view(self) -> Run:
         """The run as it now is."""
-        return self._run(RunState.RUNNING, None)
+        return self._ended or self._run(RunState.RUNNING, None)
+
+    async def until_gone(self) -> None:
+        """Wait until nothing of it runs."""
+        await self._gone.wait()
 
     def cancel(self, reason: str) -> None:
         """Have it cancelled, and its caller told so; the first reason is kept."""
@@ -93,8 +99,10 @@ class AttachedRun:
                 state = await self._until_ended(executor)
         finally:
             log.info(f"run {state}", succeeded=self._succeeded, failed=self._failed)
-        self._running = 0  # those that were cancelled do not tell their end
-        self._push(RunEnded, run=self._run(state, datetime.now(UTC)))
+            self._running = 0  # those that were cancelled do not tell their end
+            self._ended = self._run(state, datetime.now(UTC))
+            self._gone.set()
+        self._push(RunEnded, run=self._ended)
 
     async def _until_ended(self, executor: AgentExecutor) -> RunState:
         paced = _Paced(runner_of(executor), self._feed, self._scope)

@@ -51,7 +51,8 @@ class Jobs:
     """Where detached runs are registered, and asked to stop."""
 
     producer: JobProducer
-    registry: JobRegistry
+    registry_for: Callable[[str], JobRegistry]
+    """The registry, as it is for a principal."""
 
 
 class Attended(Protocol):
@@ -185,7 +186,7 @@ class RunJob:
         failures = 0
         while self._stop_reason is None:
             try:
-                job = await self._jobs.registry.cancel_job(self.job_id, reason)
+                job = await self._jobs.registry_for(self._kept.run.owner).cancel_job(self.job_id, reason)
             except Unavailable:
                 failures += 1
                 await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))

@@ -179,6 +179,7 @@ class JournaledRun:
     async def _end(self, state: RunState) -> bool:
         """Tell the end, once the run's job is settled; False if the run was moved before."""
         self._account.tell_start()
+        self._account.note_stop()
         if self.job is not None:
             await self.log.flush()
             async with asyncio.TaskGroup() as tasks:

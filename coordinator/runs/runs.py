@@ -19,7 +19,7 @@ from coordinator.scope import Scope
 from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.feed import Feed, fed
 from fanfold.model.pipeline import StageRequest
-from fanfold.model.run import RunEvent
+from fanfold.model.run import Run, RunEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
 
@@ -73,13 +73,27 @@ class Runs:
             FailedPrecondition: it has a workflow id, and there is no journal (C17).
             HeldElsewhere: another coordinator holds the run.
         """
+        specs = await self._checked(opening, specs)
+        source = self.durable.parallel(opening, specs) if opening.workflow_id else self._attached(opening, specs)
+        async with source as events:
+            yield events
+
+    async def start(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Run:
+        """Begin a detached fan-out, and give it once it can no longer be lost (F6).
+
+        Raises:
+            InvalidArgument: a step is wrong, or a task id is given twice; nothing was started.
+            FailedPrecondition: no journal or no job registry is configured.
+            FanfoldError: as `DurableRuns.start`.
+        """
+        return await self.durable.start(opening, await self._checked(opening, specs))
+
+    async def _checked(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Sequence[AgentStepSpec]:
         if opening.as_before:
             specs = await self.durable.specs_as_before(opening.owner, opening.workflow_id)
         await self._checks.check(specs, owner=opening.owner)
         refuse_duplicates(specs)
-        source = self.durable.parallel(opening, specs) if opening.workflow_id else self._attached(opening, specs)
-        async with source as events:
-            yield events
+        return specs
 
     @asynccontextmanager
     async def _attached(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +15,8 @@ import grpc.aio
 from fanfold.backoff import full_jitter
 from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
 from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, OutputPiece
+from fanfold.model.principal import Principal, Role
+from fanfold.rpc.auth.acting import Metadata, on_behalf_of
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import job_registry_pb2 as pb
@@ -51,6 +54,7 @@ class JobRegistryClient:
         self._reconnect_timeout = reconnect_timeout
         self._channel = open_channel(registry, field="registry")
         self._stub: JobRegistryAsyncStub = JobRegistryStub(self._channel)
+        self._metadata: Metadata = ()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -62,17 +66,23 @@ class JobRegistryClient:
         self._closed = True
         await self._channel.close()
 
+    def acting_for(self, owner: str) -> Self:
+        """The same connection for calls that are made for `owner`, as a service may."""
+        other = copy(self)
+        other._metadata = on_behalf_of(Principal(owner, frozenset({Role.CALLER})))
+        return other
+
     async def get_job(self, job_id: str) -> Job:
         """How a job fares."""
         with self._errors():
-            response = await self._open_stub().GetJob(pb.GetJobRequest(job_id=job_id))
+            response = await self._open_stub().GetJob(pb.GetJobRequest(job_id=job_id), metadata=self._metadata)
         return job_from_proto(response.job)
 
     async def list_jobs(self, wanted: JobFilter = ALL_JOBS, *, page_size: int = 100, page_token: str = "") -> JobPage:
         """One page of jobs, newest first."""
         request = pb.ListJobsRequest(page_size=page_size, page_token=page_token, filter=job_filter_to_proto(wanted))
         with self._errors():
-            response = await self._open_stub().ListJobs(request)
+            response = await self._open_stub().ListJobs(request, metadata=self._metadata)
         return job_page_from_proto(response)
 
     async def watch_jobs(self, cursor: str = "", wanted: JobFilter = ALL_JOBS) -> AsyncGenerator[JobChanges, None]:
@@ -80,7 +90,7 @@ class JobRegistryClient:
         patience = _Patience(self._reconnect_timeout)
         while True:
             request = pb.WatchJobsRequest(cursor=cursor, filter=job_filter_to_proto(wanted))
-            call = self._open_stub().WatchJobs(request)
+            call = self._open_stub().WatchJobs(request, metadata=self._metadata)
             try:
                 with self._errors():
                     async for response in call:
@@ -104,7 +114,7 @@ class JobRegistryClient:
             set_duration(request.timeout, min(left, LONGEST_WAIT))
             try:
                 with self._errors():
-                    job = job_from_proto((await self._open_stub().WaitJob(request)).job)
+                    job = job_from_proto((await self._open_stub().WaitJob(request, metadata=self._metadata)).job)
             except Unavailable as error:
                 if not left:
                     raise
@@ -121,7 +131,7 @@ class JobRegistryClient:
         patience = _Patience(self._reconnect_timeout)
         while True:
             request = pb.ReadJobOutputRequest(job_id=job_id, source=source, offset=offset, follow=follow)
-            call = self._open_stub().ReadJobOutput(request)
+            call = self._open_stub().ReadJobOutput(request, metadata=self._metadata)
             try:
                 with self._errors():
                     async for response in call:
@@ -141,7 +151,7 @@ class JobRegistryClient:
         patience = _Patience(self._reconnect_timeout)
         told = 0
         while True:
-            call = self._open_stub().GetJobResult(pb.GetJobResultRequest(job_id=job_id))
+            call = self._open_stub().GetJobResult(pb.GetJobResultRequest(job_id=job_id), metadata=self._metadata)
             skipped = told
             try:
                 with self._errors():
@@ -161,14 +171,15 @@ class JobRegistryClient:
 
     async def cancel_job(self, job_id: str, reason: str = "") -> Job:
         """Ask a job to stop."""
+        request = pb.CancelJobRequest(job_id=job_id, reason=reason)
         with self._errors():
-            response = await self._open_stub().CancelJob(pb.CancelJobRequest(job_id=job_id, reason=reason))
+            response = await self._open_stub().CancelJob(request, metadata=self._metadata)
         return job_from_proto(response.job)
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a settled job."""
         with self._errors():
-            await self._open_stub().DeleteJob(pb.DeleteJobRequest(job_id=job_id))
+            await self._open_stub().DeleteJob(pb.DeleteJobRequest(job_id=job_id), metadata=self._metadata)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

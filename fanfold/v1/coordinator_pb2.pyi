@@ -512,6 +512,7 @@ class StartRunRequest(_message.Message):
 
     OPEN_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___RunOpen:
         """What the run is about."""
@@ -520,17 +521,22 @@ class StartRunRequest(_message.Message):
     def steps(self) -> Global___StepBatch:
         """The next steps."""
 
+    @_builtins.property
+    def part(self) -> _step_pb2.TextPart:
+        """The next piece of a text of the step that follows next."""
+
     def __init__(
         self,
         *,
         open: Global___RunOpen | None = ...,
         steps: Global___StepBatch | None = ...,
+        part: _step_pb2.TextPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "steps", b"steps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "part", b"part", "steps", b"steps"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "open", b"open", "part", b"part", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "steps"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["open", "steps", "part"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -796,7 +802,7 @@ class DisposeRunRequest(_message.Message):
     """The run."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Longest time to wait. Unset means 30 seconds."""
+        """Longest time to wait, at most one hour. Unset means 30 seconds."""
 
     def __init__(
         self,

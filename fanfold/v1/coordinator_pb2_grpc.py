@@ -204,11 +204,18 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StartRun(self, request_iterator, context):
-        """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The same
-        `request_id` gives the same run.
+        """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The run is a
+        job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
+        CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
+        JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+        The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
+        WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
 
         Errors: as Run, and
-        UNAVAILABLE the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+        UNAVAILABLE         the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+        RESOURCE_EXHAUSTED  the registry refuses the job; the message names its limit. Nothing was started.
+        FAILED_PRECONDITION no job registry, or no journal, is configured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,10 +265,12 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DisposeRun(self, request, context):
-        """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent.
+        """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
+        kept; an attached run without a workflow id is not kept after its end.
 
         Errors:
         NOT_FOUND         no such run, or it belongs to somebody else.
+        PERMISSION_DENIED the caller may see the run and not control it.
         DEADLINE_EXCEEDED something could not be cleaned up in time; the message names it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -94,11 +94,18 @@ class CoordinatorStub:
       FAILED_PRECONDITION as Run.
     """
     StartRun: _grpc.StreamUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]
-    """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The same
-    `request_id` gives the same run.
+    """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The run is a
+    job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
+    CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
+    JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+    The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
+    WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
 
     Errors: as Run, and
-      UNAVAILABLE the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+      UNAVAILABLE         the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+      RESOURCE_EXHAUSTED  the registry refuses the job; the message names its limit. Nothing was started.
+      FAILED_PRECONDITION no job registry, or no journal, is configured.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]
     """Tells how a run fares, also after it ended, for the retention time.
@@ -128,10 +135,12 @@ class CoordinatorStub:
       NOT_FOUND no such run, or it belongs to somebody else.
     """
     DisposeRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]
-    """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent.
+    """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
+    kept; an attached run without a workflow id is not kept after its end.
 
     Errors:
       NOT_FOUND         no such run, or it belongs to somebody else.
+      PERMISSION_DENIED the caller may see the run and not control it.
       DEADLINE_EXCEEDED something could not be cleaned up in time; the message names it.
     """
     GetCheckpoint: _grpc.UnaryStreamMultiCallable[_coordinator_pb2.GetCheckpointRequest, _coordinator_pb2.GetCheckpointResponse]
@@ -237,11 +246,18 @@ class CoordinatorAsyncStub(CoordinatorStub):
       FAILED_PRECONDITION as Run.
     """
     StartRun: _aio.StreamUnaryMultiCallable[_coordinator_pb2.StartRunRequest, _coordinator_pb2.StartRunResponse]  # type: ignore[assignment]
-    """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The same
-    `request_id` gives the same run.
+    """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The run is a
+    job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
+    CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
+    JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+    The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
+    WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
 
     Errors: as Run, and
-      UNAVAILABLE the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+      UNAVAILABLE         the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+      RESOURCE_EXHAUSTED  the registry refuses the job; the message names its limit. Nothing was started.
+      FAILED_PRECONDITION no job registry, or no journal, is configured.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.GetRunRequest, _coordinator_pb2.GetRunResponse]  # type: ignore[assignment]
     """Tells how a run fares, also after it ended, for the retention time.
@@ -271,10 +287,12 @@ class CoordinatorAsyncStub(CoordinatorStub):
       NOT_FOUND no such run, or it belongs to somebody else.
     """
     DisposeRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]  # type: ignore[assignment]
-    """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent.
+    """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
+    kept; an attached run without a workflow id is not kept after its end.
 
     Errors:
       NOT_FOUND         no such run, or it belongs to somebody else.
+      PERMISSION_DENIED the caller may see the run and not control it.
       DEADLINE_EXCEEDED something could not be cleaned up in time; the message names it.
     """
     GetCheckpoint: _aio.UnaryStreamMultiCallable[_coordinator_pb2.GetCheckpointRequest, _coordinator_pb2.GetCheckpointResponse]  # type: ignore[assignment]
@@ -395,11 +413,18 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_coordinator_pb2.StartRunRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.StartRunResponse, _abc.Awaitable[_coordinator_pb2.StartRunResponse]]:
-        """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The same
-        `request_id` gives the same run.
+        """Starts a detached run and returns once it can no longer be lost (C31, F6). The client sends as in Run. The run is a
+        job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
+        CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
+        JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+        The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
+        WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
 
         Errors: as Run, and
-          UNAVAILABLE the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+          UNAVAILABLE         the job registry cannot be reached; nothing was started. Try again with the same `request_id`.
+          RESOURCE_EXHAUSTED  the registry refuses the job; the message names its limit. Nothing was started.
+          FAILED_PRECONDITION no job registry, or no journal, is configured.
         """
 
     @_abc_1.abstractmethod
@@ -459,10 +484,12 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.DisposeRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.DisposeRunResponse, _abc.Awaitable[_coordinator_pb2.DisposeRunResponse]]:
-        """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent.
+        """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
+        kept; an attached run without a workflow id is not kept after its end.
 
         Errors:
           NOT_FOUND         no such run, or it belongs to somebody else.
+          PERMISSION_DENIED the caller may see the run and not control it.
           DEADLINE_EXCEEDED something could not be cleaned up in time; the message names it.
         """
 

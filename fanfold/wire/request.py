@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from fanfold.model.step import AgentStepSpec
 from fanfold.parts import LargeTexts
@@ -11,6 +12,8 @@ from fanfold.v1 import step_pb2
 from fanfold.wire.ahead import batches_with_parts
 from fanfold.wire.step import spec_from_proto, spec_to_proto
 from fanfold.wire.unknown import has_unknown
+
+_Request = TypeVar("_Request", pb.RunRequest, pb.StartRunRequest)
 
 
 def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
@@ -23,12 +26,20 @@ def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
 
 def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
     """The messages that ask for a fan-out."""
+    return _requests(pb.RunRequest, opening, specs)
 
+
+def start_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[pb.StartRunRequest]:
+    """The messages that ask for a detached fan-out."""
+    return _requests(pb.StartRunRequest, opening, specs)
+
+
+def _requests(kind: type[_Request], opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[_Request]:
     def write(spec: AgentStepSpec, message: step_pb2.AgentStepSpec, large: LargeTexts) -> None:
         spec_to_proto(spec, message, large)
 
-    yield pb.RunRequest(open=opening)
-    yield from batches_with_parts(specs, pb.RunRequest, lambda request, _: request.steps.steps, write)
+    yield kind(open=opening)
+    yield from batches_with_parts(specs, kind, lambda request, _: request.steps.steps, write)
 
 
 def specs_from_bytes(data: bytes) -> list[AgentStepSpec] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal.journal import Fenced, Journal, KeptRun, Retention, RunFilter
+from coordinator.journal.journal import Claim, Fenced, Journal, KeptRun, Retention, RunFilter
 from coordinator.journal.memory import MemoryJournal
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
@@ -483,6 +483,41 @@ async def test_only_a_run_that_nobody_holds_is_claimed_and_gets_its_next_epoch(j
     assert list(await journal.claim(HERE, LONG)) == []
     assert {it.run_id for it in await journal.renew("here", LONG)} == {"held"}
     assert {(it.run_id, it.epoch) for it in await journal.renew("there", LONG)} == {("over", 2), ("let go", 2)}
+
+
+@pytest.mark.contract("C19", "C31")
+async def test_runs_of_other_kinds_and_those_that_are_left_to_others_are_not_claimed(journal: Journal) -> None:
+    for name, kind in [("a", RunKind.PARALLEL), ("b", RunKind.PARALLEL), ("c", RunKind.SCRIPT)]:
+        new = new_run(name)
+        await journal.accept(replace(new, run=replace(new.run, kind=kind)), HERE, OVER)
+    wanted = Claim(kinds=frozenset({RunKind.PARALLEL}), besides=frozenset({"b"}))
+    assert [kept.run.run_id for kept in await journal.claim(THERE, LONG, wanted=wanted)] == ["a"]
+    assert {kept.run.run_id for kept in await journal.claim(THERE, LONG)} == {"b", "c"}
+
+
+@pytest.mark.contract("C31", "F6")
+async def test_a_runs_job_is_noted_by_its_holder_only_and_kept(journal: Journal) -> None:
+    await journal.accept(new_run("r", request_id="q"), HERE, OVER)
+    await journal.set_job("r", 1, "parallel-7")
+    assert (await found(journal, "r")).run.job_id == "parallel-7"
+    (claimed,) = await journal.claim(THERE, LONG)
+    assert claimed.run.job_id == "parallel-7"
+    with pytest.raises(Fenced):
+        await journal.set_job("r", 1, "parallel-8")
+    await journal.append(ending("r", epoch=2))
+    assert (await found(journal, "r")).run.job_id == "parallel-7"
+    with pytest.raises(Fenced):
+        await journal.set_job("r", 2, "parallel-9")
+
+
+@pytest.mark.contract("C44", "C31")
+@pytest.mark.parametrize("state", ENDS)
+async def test_the_request_of_a_job_gives_its_run_however_that_ended(journal: Journal, state: RunState) -> None:
+    await journal.accept(new_run("r", request_id="q"), HERE, LONG)
+    await journal.set_job("r", 1, "parallel-7")
+    await journal.append(ending("r", state=state))
+    again = await journal.accept(new_run("other", request_id="q"), HERE, LONG)
+    assert (again.run.run_id, again.run.state) == ("r", state)
 
 
 async def test_claims_are_limited_and_those_come_first_that_were_free_for_longest(journal: Journal) -> None:

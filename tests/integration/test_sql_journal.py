@@ -225,6 +225,19 @@ async def test_a_journal_of_a_newer_release_is_refused_and_left_as_it_is(tmp_pat
         assert list(connection.iterdump()) == before
 
 
+@pytest.mark.contract("C19")
+async def test_a_run_of_a_kind_that_only_a_newer_release_knows_is_shown_and_never_claimed(tmp_path: Path) -> None:
+    async with sqlite_journal(tmp_path) as journal:
+        await journal.accept(new_run("r"), HERE, OVER)
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+            connection.execute("UPDATE runs SET kind = 'tournament'")
+            connection.commit()
+        assert list(await journal.claim(HERE, LONG)) == []
+        kept = await journal.find("r")
+        assert kept is not None
+        assert (kept.epoch, kept.run.ended_at) == (1, None)
+
+
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with closing(sqlite3.connect(path)) as connection:

@@ -16,6 +16,7 @@ from coordinator.journal.journal import JournalFailed, KeptRun, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.placement.in_process import InProcessExecutor
 from coordinator.runs.checks import RequestChecks
+from coordinator.runs.detached import Jobs
 from coordinator.runs.durable import DurableRuns, Reader, RunnerFactory, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.opening import Opening
@@ -117,7 +118,9 @@ class World:
         self._validator = validator
         self._stack = stack
 
-    async def coordinator(self, name: str, runners: RunnerFactory | None = None) -> Coordinator:
+    async def coordinator(
+        self, name: str, runners: RunnerFactory | None = None, jobs: Jobs | None = None
+    ) -> Coordinator:
         journal = Cut(self.shared)
         holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
         holding.address = name
@@ -134,7 +137,8 @@ class World:
                 return runner_of(executor)
             return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
 
-        runs = DurableRuns(holding, runners or runner, adopt, RequestChecks(self._validator, Limits()), WAITS)
+        checks = RequestChecks(self._validator, Limits())
+        runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs)
         await self._stack.enter_async_context(background(holding.keep(runs.resume)))
         return Coordinator(runs, journal)
 

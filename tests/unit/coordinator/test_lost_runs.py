@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
 from coordinator.combinators.runner import StepKey
-from coordinator.journal.journal import JournalFailed, KeptRun
+from coordinator.journal.journal import Holder, JournalFailed, KeptRun, NewRun
 from coordinator.scope import Scope
 from fanfold.errors import Unavailable
-from fanfold.model.run import RunEvent
+from fanfold.model.run import RunEvent, RunState
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import OnStepEvent
 from fanfold.schema import SchemaValidator
+from fanfold.wire.request import specs_to_bytes
 from support.durable import DEADLINE, TIMES, Coordinator, World, decoded, events_of, opening, outputs, read_into, specs
+from support.journals import new_run
 from support.mesh import until
 
 
@@ -71,6 +74,20 @@ async def test_a_run_that_takes_long_to_read_is_held_meanwhile(world: World) -> 
     kept = await world.shared.find(run_id)
     assert kept is not None
     assert kept.epoch == 2, "it was claimed once"
+
+
+@pytest.mark.contract("C19")
+async def test_a_run_in_a_form_that_only_a_newer_release_knows_is_let_go_once_and_left_to_others(world: World) -> None:
+    newer = specs_to_bytes(specs("a")) + b"\xf2\x3f\x03new"  # field 1022, length-delimited
+    run = replace(new_run("run-1").run, workflow_id="audit", owner="alice")
+    await world.shared.accept(NewRun(run=run, request=newer), Holder(name="newer", address="newer"), 0.0)
+    one = await world.coordinator("one")
+    await until(lambda: "run-1" in one.runs.holding._others, "it is left to others")
+    await asyncio.sleep(5 * TIMES.claim)
+    kept = await world.shared.find("run-1")
+    assert kept is not None
+    assert (kept.epoch, kept.run.state, kept.holder.name) == (2, RunState.PENDING, "")
+    assert not world.agents.calls
 
 
 class CutWhileRunning:

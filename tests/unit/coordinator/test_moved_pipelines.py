@@ -45,7 +45,7 @@ async def test_its_caller_is_told_to_ask_again() -> None:
     nobody: Any = None
     call_of()
     async with SchemaValidator() as validator:
-        methods = CoordinatorServicer(runs, RequestChecks(validator, Limits()), nobody, nobody)  # type: ignore[abstract]  # as served
+        methods = CoordinatorServicer(runs, RequestChecks(validator, Limits()), nobody, nobody)
         with pytest.raises(Unavailable) as refused:
             await anext(aiter(methods.RunPipeline(requests(), nobody)))
     assert (refused.value.reason, refused.value.retry_delay) == ("RUN_MOVED", 0.5)
