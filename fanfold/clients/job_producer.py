@@ -11,6 +11,7 @@ from fanfold.clients.production import GrpcProduction, NewJob
 from fanfold.model.job import JobSpec
 from fanfold.ports import Start
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 class GrpcJobProducer:
     """Implements `JobProducer`: a connection to a registry, to be entered. Leaving it lets every job go."""
 
-    def __init__(self, registry: str) -> None:
+    def __init__(self, registry: str, *, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.registry = registry
-        self._channel = open_channel(registry, field="registry")
+        self._channel = open_channel(registry, field="registry", credentials=credentials)
         self._stub: JobRegistryAsyncStub = JobRegistryStub(self._channel)
         self._productions: set[GrpcProduction] = set()
         self._tasks = asyncio.TaskGroup()

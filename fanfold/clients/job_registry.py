@@ -18,6 +18,7 @@ from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, Out
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.acting import Metadata, on_behalf_of
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
@@ -49,10 +50,16 @@ class JobRegistryClient:
     `reconnect_timeout` seconds.
     """
 
-    def __init__(self, registry: str, *, reconnect_timeout: float = RECONNECT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        registry: str,
+        *,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self.registry = registry
         self._reconnect_timeout = reconnect_timeout
-        self._channel = open_channel(registry, field="registry")
+        self._channel = open_channel(registry, field="registry", credentials=credentials)
         self._stub: JobRegistryAsyncStub = JobRegistryStub(self._channel)
         self._metadata: Metadata = ()
         self._closed = False

@@ -151,5 +151,5 @@ async def test_buf_is_told_what_is_wrong(tmp_path: Path) -> None:
         assert (info.reason, info.domain) == ("INVALID_ARGUMENT", "fanfold")
         (violation,) = error_details_pb2.BadRequest.FromString(details["google.rpc.BadRequest"]).field_violations
         assert (violation.field, violation.description) == ("step.task_id", "must not be empty")
-        (error,) = await curl(running, "fanfold.v1.Coordinator/DisposeRun", {"runId": "x"}, code=96)
-        assert error["code"] == "unimplemented"
+        (error,) = await curl(running, "fanfold.v1.Coordinator/DisposeRun", {"runId": "x"}, code=40)
+        assert error["code"] == "not_found"
