@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -69,7 +69,7 @@ class Jobs:
         await self.write_output()
 
     @property
-    def all_live(self) -> Collection[LiveJob]:
+    def all_live(self) -> Sequence[LiveJob]:
         """All jobs that are not settled, as they are now."""
         return list(self._live.values())
 

@@ -38,6 +38,20 @@ IMPLEMENTED = [
         )
     ),
     *(f"fanfold.v1.ExecutorNode.{name}" for name in ("DescribeNode", "WatchNode", "ExecuteStep", "Link")),
+    *(
+        f"fanfold.v1.JobRegistry.{name}"
+        for name in (
+            "ProduceJob",
+            "GetJob",
+            "ListJobs",
+            "WatchJobs",
+            "WaitJob",
+            "ReadJobOutput",
+            "GetJobResult",
+            "CancelJob",
+            "DeleteJob",
+        )
+    ),
 ]
 """RPCs that do what they say. What still answers UNIMPLEMENTED is not frozen and may change."""
 

@@ -11,7 +11,23 @@ from google.protobuf.json_format import ParseDict
 from hypothesis import strategies as st
 
 words = st.sampled_from(
-    ["", "a", "b", "noop", "sleep", "read", "run-1/a/1", "flow", "../../etc/passwd", "{", "[" * 200, "\x00", "é"]
+    [
+        "",
+        "a",
+        "b",
+        "noop",
+        "k-1",
+        "out",
+        "sleep",
+        "read",
+        "run-1/a/1",
+        "flow",
+        "../../etc/passwd",
+        "{",
+        "[" * 200,
+        "\x00",
+        "é",
+    ]
 )
 text = words | st.text(max_size=30)
 numbers = st.sampled_from([0, 1, 2, 2**31 - 1, 2**32 - 1, 2**63 - 1, -1, -(2**31)])
@@ -29,6 +45,10 @@ _PICKY_STEP = {
 _START = {"executionId": "run-1/a/1", "runId": "run-1", "epoch": 1, "step": _STEP, "progress": True}
 _PARALLEL = {"events": "EVENT_DETAIL_PROGRESS", "parallel": {"totalSteps": 2}}
 _STEPS = {"steps": {"steps": [_STEP, _PICKY_STEP]}}
+_OPEN = {"open": {"spec": {"kind": "k", "label": "l", "sources": ["out"]}, "requestId": "a"}}
+_OUTPUT = {"output": {"chunks": [{"source": "out", "offset": 0, "data": "AAAA"}], "progress": "half"}}
+_SETTLED = {"settled": {"state": "JOB_STATE_COMPLETED", "detail": "done", "result": "AAAA"}}
+_FILTER = {"kind": "k", "states": ["JOB_STATE_RUNNING", "JOB_STATE_COMPLETED"]}
 _CHECKPOINT = {"schemaVersion": 1, "workflowId": "flow"}
 
 WORKING: dict[str, Sequence[Sequence[dict[str, Any]]]] = {
@@ -61,6 +81,19 @@ WORKING: dict[str, Sequence[Sequence[dict[str, Any]]]] = {
             {"cancels": [{"executionId": "run-1/a/1", "reason": "no matter"}], "acknowledged": ["run-1/b/1"]},
         ],
     ],
+    "fanfold.v1.JobRegistry.ProduceJob": [
+        [_OPEN, {"started": {"epoch": 1, "holds": "nothing"}}, _OUTPUT, _SETTLED],
+        [_OPEN, {"startFailed": {"reason": "no matter"}}],
+        [{"reattach": {"jobId": "k-1", "epoch": 1}}, _OUTPUT, _SETTLED],
+    ],
+    "fanfold.v1.JobRegistry.GetJob": [[{"jobId": "k-1"}]],
+    "fanfold.v1.JobRegistry.ListJobs": [[{"pageSize": 10, "filter": _FILTER}]],
+    "fanfold.v1.JobRegistry.WatchJobs": [[{"filter": _FILTER}]],
+    "fanfold.v1.JobRegistry.WaitJob": [[{"jobId": "k-1", "timeout": "0.1s"}]],
+    "fanfold.v1.JobRegistry.ReadJobOutput": [[{"jobId": "k-1", "source": "out", "offset": 1, "follow": True}]],
+    "fanfold.v1.JobRegistry.GetJobResult": [[{"jobId": "k-1"}]],
+    "fanfold.v1.JobRegistry.CancelJob": [[{"jobId": "k-1", "reason": "no matter"}]],
+    "fanfold.v1.JobRegistry.DeleteJob": [[{"jobId": "k-1"}]],
 }
 """Requests that work, by method: those of a call, in order. What little is changed about them gets far."""
 

@@ -64,7 +64,15 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
             "journal": {"path": str(workspace / "journal.db")},
         }
         mesh = await stack.enter_async_context(running_mesh(workspace, coordinator=settings))
-        config = JobRegistryConfig(listen=ANY_PORT, metrics_listen=ANY_PORT)
+        config = JobRegistryConfig.model_validate(
+            {
+                "listen": ANY_PORT,
+                "metrics_listen": ANY_PORT,
+                "store": {"path": str(workspace / "jobs.db")},
+                "producers": {"grace": 1, "stop_deadline": 1},
+                "open_jobs": True,
+            }
+        )
         registry = await stack.enter_async_context(running_registry(config))
         served = [mesh.coordinator.address, mesh.nodes[0].address, registry.address]
         return {service.full_name: address for service, address in zip(SERVICES, served, strict=True)}

@@ -1,0 +1,569 @@
+"""Producing jobs: what is said in which order, who holds a job, and what becomes of it when its producer is away.
+
+The clock is the test's; nothing here waits for time to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fanfold.errors import Aborted, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from fanfold.model.job import JobSpec, JobState
+from fanfold.model.principal import Principal, Role
+from job_registry.jobs import Jobs
+from job_registry.producing import CREDIT_BYTES, Openings
+from job_registry.queries import Queries
+from job_registry.states import LOST, UNASKED
+from job_registry.store.memory import MemoryJobStore
+from job_registry.store.store import JobQuery, KeptJob, NewJob, StoreFailed
+from job_registry.words import (
+    Admitted,
+    Cancel,
+    Chunk,
+    Committed,
+    Credit,
+    Kept,
+    Open,
+    Output,
+    Reattach,
+    Settled,
+    Started,
+    StartFailed,
+)
+from support.job_words import ALICE, Clock, Producing, jobs_in
+from support.mesh import until
+
+BOB = Principal("bob", frozenset({Role.CALLER, Role.PRODUCER}))
+SPEC = JobSpec(kind="test", sources=("out",))
+
+
+async def states(jobs: Jobs) -> dict[str, JobState]:
+    return {job.id: job.state for job in await jobs.store.list_jobs(JobQuery())}
+
+
+async def kept(jobs: Jobs, job_id: str) -> KeptJob:
+    found = await jobs.find(job_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.contract("C32")
+async def test_a_job_is_visible_once_its_work_has_started_and_not_before() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        producing.say(Open(SPEC, "r"))
+        assert (await producing.heard(Admitted)).job_id == "test-1"
+        assert await states(jobs) == {}
+        producing.say(Started(holds="process 7"))
+        committed = await producing.heard(Committed)
+        assert (committed.job.id, committed.job.state, committed.epoch) == ("test-1", JobState.RUNNING, 1)
+        assert (committed.job.owner, committed.job.waiting_on) == ("alice", "")
+        assert await states(jobs) == {"test-1": JobState.RUNNING}
+        assert (await kept(jobs, "test-1")).holds == "process 7"
+
+
+@pytest.mark.contract("C32")
+@pytest.mark.parametrize("how", ["says so", "breaks off"])
+async def test_a_start_that_fails_registers_nothing_and_skips_its_number(how: str) -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        producing.say(Open(SPEC, "r"))
+        await producing.heard(Admitted)
+        if how == "says so":
+            producing.say(StartFailed("no disk"))
+        else:
+            await producing.leave()
+        await until(lambda: not producing.stream.is_there, "the stream ends")
+        assert await states(jobs) == {}
+        assert (await Producing(jobs).register()).id == "test-2"
+
+
+@pytest.mark.contract("C32")
+async def test_a_start_that_never_comes_registers_nothing() -> None:
+    async with jobs_in(producers={"start_deadline": 0.2}) as jobs:
+        producing = Producing(jobs)
+        producing.say(Open(SPEC, "r"))
+        await producing.heard(Admitted)
+        assert isinstance(await producing.failure(), DeadlineExceeded)
+        assert await states(jobs) == {}
+
+
+@pytest.mark.contract("C32", "C39")
+async def test_a_refused_preflight_burns_no_number() -> None:
+    async with jobs_in(limits={"label_length": 8, "live_jobs_per_owner": 1}) as jobs:
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"kind": "Test"}, "kebab-case"),
+            ({"kind": "test-"}, "kebab-case"),
+            ({"kind": "x" * 64}, "63"),
+            ({"label": "x" * 9}, "8"),
+            ({"label": "a\nb"}, "line breaks"),
+            ({"parent": "x" * 9}, "8"),
+            ({"sources": ("out", "out")}, "repeated"),
+            ({"sources": ("a b",)}, "64"),
+            ({"sources": tuple("abcdefghi")}, "at most 8"),
+        ]
+        for fields, words in wrong:
+            producing = Producing(jobs)
+            producing.say(Open(JobSpec(**{"kind": "test", **fields}), "r"))
+            error = await producing.failure()
+            assert isinstance(error, InvalidArgument)
+            assert words in error.message
+        nameless = Producing(jobs)
+        nameless.say(Open(SPEC, ""))
+        assert "open.request_id" in str(await nameless.failure())
+        await Producing(jobs).register("first")
+        refused = Producing(jobs)
+        refused.say(Open(SPEC, "second"))
+        error = await refused.failure()
+        assert isinstance(error, ResourceExhausted)
+        assert (error.reason, "live_jobs_per_owner is 1" in error.message) == ("TOO_MANY_JOBS", True)
+        assert (await Producing(jobs, BOB).register("first")).id == "test-2"
+
+
+@pytest.mark.contract("C39")
+async def test_a_principal_and_those_nested_in_it_share_a_limit_which_settled_jobs_leave() -> None:
+    async with jobs_in(limits={"live_jobs_per_owner": 2}) as jobs:
+        first = Producing(jobs)
+        await first.register("a")
+        session = Principal("alice/s1", ALICE.roles)
+        await Producing(jobs, session).register("b")
+        refused = Producing(jobs, Principal("alice/s2", ALICE.roles))
+        refused.say(Open(SPEC, "c"))
+        assert "alice has" in str(await refused.failure())
+        await first.settle()
+        assert (await Producing(jobs, session).register("c")).id == "test-3"
+
+
+@pytest.mark.contract("C39")
+async def test_jobs_in_all_are_bounded() -> None:
+    async with jobs_in(limits={"live_jobs": 1}) as jobs:
+        await Producing(jobs).register()
+        refused = Producing(jobs, BOB)
+        refused.say(Open(SPEC, "r"))
+        assert "the limit live_jobs is 1" in str(await refused.failure())
+
+
+@pytest.mark.contract("C32", "C44")
+async def test_who_misses_the_answer_asks_again_and_gets_the_same_job() -> None:
+    async with jobs_in() as jobs:
+        first = Producing(jobs)
+        job = await first.register("r")
+        await first.leave()
+        again = Producing(jobs)
+        again.say(Open(SPEC, "r"))
+        assert (await again.heard(Committed)).job.id == job.id
+        assert not again.hears(Admitted)
+        again.write(b"on it goes")
+        await again.settle()
+        assert await states(jobs) == {job.id: JobState.COMPLETED}
+
+
+@pytest.mark.contract("C32")
+async def test_a_stream_that_opens_a_request_again_ends_the_one_before() -> None:
+    async with jobs_in() as jobs:
+        openings = Openings()
+        first, second = Producing(jobs, openings=openings), Producing(jobs, openings=openings)
+        first.say(Open(SPEC, "r"))
+        await first.heard(Admitted)
+        second.say(Open(SPEC, "r"))
+        assert (await second.heard(Admitted)).job_id == "test-2"
+        error = await first.failure()
+        assert isinstance(error, Aborted)
+        assert error.reason == "SUPERSEDED"
+        second.say(Started())
+        assert (await second.heard(Committed)).job.id == "test-2"
+
+
+@pytest.mark.contract("C32", "C38")
+async def test_the_newest_epoch_holds_the_job() -> None:
+    async with jobs_in() as jobs:
+        first = Producing(jobs)
+        job = await first.register(epoch=3)
+        second = Producing(jobs)
+        assert (await second.reattach(job.id, 3)).epoch == 3
+        error = await first.failure()
+        assert isinstance(error, Aborted)
+        assert error.reason == "SUPERSEDED"
+        third = Producing(jobs)
+        assert (await third.reattach(job.id, 5)).epoch == 5
+        assert isinstance(await second.failure(), Aborted)
+        stale = Producing(jobs)
+        stale.say(Reattach(job.id, 4))
+        error = await stale.failure()
+        assert isinstance(error, Aborted)
+        assert error.reason == "STALE_EPOCH"
+        by_request = Producing(jobs)
+        by_request.say(Open(SPEC, "r", epoch=4))
+        assert isinstance(await by_request.failure(), Aborted)
+        assert (await kept(jobs, job.id)).epoch == 5
+        await third.settle()
+        assert await states(jobs) == {job.id: JobState.COMPLETED}
+
+
+async def test_a_superseded_stream_writes_nothing_any_more() -> None:
+    async with jobs_in() as jobs:
+        first = Producing(jobs)
+        job = await first.register()
+        second = Producing(jobs)
+        await second.reattach(job.id)
+        first.write(b"late")
+        first.say(Settled(JobState.FAILED, "late"))
+        assert isinstance(await first.failure(), Aborted)
+        second.write(b"right")
+        done = await second.settle()
+        assert (done.state, done.sources[0].total_bytes) == (JobState.COMPLETED, 5)
+
+
+@pytest.mark.contract("C38", "F3")
+async def test_a_producer_that_stays_away_beyond_the_grace_has_lost_its_job() -> None:
+    clock = Clock()
+    async with jobs_in(clock=clock, producers={"grace": 60}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        clock.advance(1000)
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        await producing.leave()
+        clock.advance(12)
+        assert (await Queries(jobs).get(ALICE, job.id)).waiting_on == "its producer, which has been away for 12 s"
+        clock.advance(47.9)
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        clock.advance(0.2)
+        await jobs.give_up_overdue()
+        lost = await Queries(jobs).get(ALICE, job.id)
+        assert (lost.state, lost.detail, lost.waiting_on) == (JobState.FAILED, LOST, "")
+        for word in (Reattach(job.id, 9), Open(SPEC, "r")):
+            late = Producing(jobs)
+            late.say(word)
+            error = await late.failure()
+            assert isinstance(error, NotFound)
+            assert error.reason == "GONE"
+
+
+@pytest.mark.contract("C38")
+async def test_a_producer_that_comes_back_in_time_goes_on_and_has_the_whole_grace_again() -> None:
+    clock = Clock()
+    async with jobs_in(clock=clock, producers={"grace": 60}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        for _ in range(3):
+            await producing.leave()
+            clock.advance(59)
+            await jobs.give_up_overdue()
+            producing = Producing(jobs)
+            await producing.reattach(job.id)
+        assert (await producing.settle()).state is JobState.COMPLETED
+
+
+@pytest.mark.contract("C38")
+async def test_a_restart_gives_every_job_the_grace_again() -> None:
+    store, clock = MemoryJobStore(), Clock()
+    async with jobs_in(store, clock, producers={"grace": 60}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.write(b"kept")
+        await until(lambda: jobs.output_bytes == 4, "output is there")
+    clock.advance(3600)
+    async with jobs_in(store, clock, producers={"grace": 60}) as jobs:
+        clock.advance(59)
+        await jobs.give_up_overdue()
+        again = Producing(jobs)
+        committed = await again.reattach(job.id)
+        assert [(it.name, it.total_bytes) for it in committed.job.sources] == [("out", 4)]
+        await again.leave()
+        clock.advance(61)
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.FAILED
+
+
+@pytest.mark.contract("C38", "C35")
+async def test_a_stop_is_told_to_the_producer_whose_settlement_counts() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        queries = Queries(jobs)
+        stopping = await queries.cancel(ALICE, job.id, "enough")
+        assert (stopping.state, stopping.waiting_on) == (JobState.STOPPING, "its producer, to stop")
+        assert (await queries.cancel(ALICE, job.id, "more than enough")).stop_reason == "enough"
+        assert (await producing.heard(Cancel)).reason == "enough"
+        done = await producing.settle(JobState.KILLED, "stopped by hand")
+        assert (done.state, done.detail, done.stop_reason) == (JobState.KILLED, "stopped by hand", "enough")
+        assert not producing.hears(Cancel)
+        assert await queries.cancel(ALICE, job.id, "again") == done
+
+
+@pytest.mark.contract("C38")
+async def test_a_stop_without_a_reason_says_who_asked() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        assert (await Queries(jobs).cancel(ALICE, job.id, "")).stop_reason == "alice asked for it"
+
+
+@pytest.mark.contract("C38", "F1")
+async def test_a_stop_waits_for_a_producer_that_is_away_also_over_a_restart() -> None:
+    store, clock = MemoryJobStore(), Clock()
+    async with jobs_in(store, clock) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        await producing.leave()
+        clock.advance(5)
+        stopping = await Queries(jobs).cancel(ALICE, job.id, "enough")
+        assert stopping.waiting_on == "its producer, which has been away for 5 s, to stop"
+    async with jobs_in(store, clock) as jobs:
+        for _ in range(2):  # each stream is told
+            producing = Producing(jobs)
+            assert (await producing.reattach(job.id)).job.state is JobState.STOPPING
+            assert (await producing.heard(Cancel)).reason == "enough"
+        assert (await producing.settle(JobState.KILLED)).state is JobState.KILLED
+
+
+@pytest.mark.contract("C38", "F3")
+async def test_a_job_that_does_not_stop_in_time_fails_and_names_what_may_be_orphaned() -> None:
+    clock = Clock()
+    async with jobs_in(clock=clock, producers={"grace": 60, "stop_deadline": 30}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register(holds="process 4711 on host-a")
+        await Queries(jobs).cancel(ALICE, job.id, "enough")
+        clock.advance(20)
+        await producing.leave()
+        producing = Producing(jobs)
+        await producing.reattach(job.id)
+        clock.advance(9.9)
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.STOPPING
+        clock.advance(0.2)  # to come and go does not make it longer
+        await jobs.give_up_overdue()
+        failed = await Queries(jobs).get(ALICE, job.id)
+        assert (failed.state, failed.stop_reason) == (JobState.FAILED, "enough")
+        assert "30 s" in failed.detail
+        assert failed.detail.endswith("may be orphaned: process 4711 on host-a")
+        error = await producing.failure()
+        assert isinstance(error, NotFound)
+        assert error.reason == "GONE"
+
+
+@pytest.mark.contract("C38")
+async def test_the_deadline_of_a_stop_begins_when_its_producer_is_told() -> None:
+    clock = Clock()
+    async with jobs_in(clock=clock, producers={"grace": 60, "stop_deadline": 30}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        await producing.leave()
+        await Queries(jobs).cancel(ALICE, job.id, "enough")
+        clock.advance(50)
+        await jobs.give_up_overdue()
+        back = Producing(jobs)
+        await back.reattach(job.id)
+        clock.advance(29)
+        await jobs.give_up_overdue()
+        assert (await back.settle(JobState.KILLED)).state is JobState.KILLED
+
+
+@pytest.mark.contract("C35")
+async def test_killed_is_only_what_was_asked_to_stop() -> None:
+    async with jobs_in() as jobs:
+        silent, wordy = Producing(jobs), Producing(jobs)
+        await silent.register("a")
+        await wordy.register("b")
+        assert (await silent.settle(JobState.KILLED)).detail == UNASKED
+        done = await wordy.settle(JobState.KILLED, "out of memory")
+        assert (done.state, done.detail) == (JobState.FAILED, "out of memory")
+
+
+@pytest.mark.contract("C35", "C36")
+async def test_who_misses_that_the_settlement_is_kept_is_told_again() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        done = await producing.settle(JobState.FAILED, "it broke", b"partial")
+        for word in (Reattach(job.id), Open(SPEC, "r")):
+            again = Producing(jobs)
+            again.say(word)
+            assert (await again.heard(Committed)).job == done
+            assert (await again.heard(Kept)).job == done
+        assert done.has_result
+
+
+@pytest.mark.contract("C35", "F6")
+async def test_a_settlement_takes_effect_also_when_its_stream_breaks_meanwhile() -> None:
+    class Slow(MemoryJobStore):
+        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+            reached.set()
+            await may_go_on.wait()
+            return await super().move(*args, **fields)
+
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    async with jobs_in(Slow()) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.say(Settled(JobState.COMPLETED, "done"))
+        await reached.wait()
+        await producing.leave()
+        again = Producing(jobs)
+        again.say(Reattach(job.id))
+        may_go_on.set()
+        assert (await again.heard(Kept)).job.detail == "done"
+        assert not jobs.all_live
+
+
+@pytest.mark.contract("F3", "F6")
+async def test_a_job_whose_producer_breaks_off_while_it_is_committed_is_given_up_in_time() -> None:
+    class Slow(MemoryJobStore):
+        async def add(self, new: NewJob) -> KeptJob:
+            reached.set()
+            await may_go_on.wait()
+            return await super().add(new)
+
+    reached, may_go_on, clock = asyncio.Event(), asyncio.Event(), Clock()
+    async with jobs_in(Slow(), clock) as jobs:
+        producing = Producing(jobs)
+        producing.say(Open(SPEC, "r"))
+        await producing.heard(Admitted)
+        producing.say(Started())
+        await reached.wait()
+        await producing.leave()
+        may_go_on.set()
+        await until(lambda: len(jobs.all_live) == 1, "the job is committed")
+        clock.advance(61)
+        await jobs.give_up_overdue()
+        assert await states(jobs) == {"test-1": JobState.FAILED}
+
+
+@pytest.mark.contract("F6")
+async def test_what_cannot_be_kept_is_not_told_and_can_be_told_again() -> None:
+    class Failing(MemoryJobStore):
+        fails = False
+
+        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+            if self.fails:
+                raise StoreFailed
+            return await super().move(*args, **fields)
+
+    store, clock = Failing(), Clock()
+    async with jobs_in(store, clock) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.write(b"output")
+        store.fails = True
+        with pytest.raises(StoreFailed):
+            await Queries(jobs).cancel(ALICE, job.id, "enough")
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        producing.say(Settled(JobState.COMPLETED))
+        assert isinstance(await producing.failure(), Unavailable)
+        clock.advance(61)
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        store.fails = False
+        again = Producing(jobs)
+        await again.reattach(job.id)
+        assert (await again.settle()).sources[0].total_bytes == 6
+
+
+@pytest.mark.contract("F3", "F6")
+async def test_a_registration_that_failed_but_took_effect_is_held_to_its_grace() -> None:
+    class Doubtful(MemoryJobStore):
+        async def add(self, new: NewJob) -> KeptJob:
+            await super().add(new)
+            raise StoreFailed
+
+    clock = Clock()
+    async with jobs_in(Doubtful(), clock) as jobs:
+        producing = Producing(jobs)
+        producing.say(Open(SPEC, "r"))
+        await producing.heard(Admitted)
+        producing.say(Started())
+        assert isinstance(await producing.failure(), Unavailable)
+        await jobs.give_up_overdue()
+        clock.advance(61)
+        await jobs.give_up_overdue()
+        assert await states(jobs) == {"test-1": JobState.FAILED}
+
+
+@pytest.mark.contract("C37", "C39", "F11")
+async def test_a_result_that_is_too_large_settles_nothing_and_names_the_limit() -> None:
+    async with jobs_in(limits={"result_bytes": 10}) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.say(Settled(JobState.COMPLETED, result=b"12345", more=True))
+        producing.say(Settled(JobState.COMPLETED, result=b"67890!"))
+        error = await producing.failure()
+        assert isinstance(error, ResourceExhausted)
+        assert (error.reason, "result_bytes is 10" in error.message) == ("RESULT_TOO_LARGE", True)
+        again = Producing(jobs)
+        assert (await again.reattach(job.id)).max_result_bytes == 10
+        again.say(Settled(JobState.COMPLETED, result=b"12345", more=True))
+        done = await again.settle(JobState.COMPLETED, "cut", b"67890")
+        assert (done.detail, await jobs.store.result_part(1, 0)) == ("cut", b"1234567890")
+
+
+async def test_half_a_result_is_no_settlement() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.say(Settled(JobState.COMPLETED, result=b"half", more=True))
+        await producing.leave()
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+
+
+@pytest.mark.contract("C37")
+async def test_credit_comes_as_output_is_taken_whoever_reads() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        await producing.register()
+        credit = (await producing.heard(Credit)).count
+        sent = 0
+        while sent < 5 * CREDIT_BYTES:
+            while credit < 65_536:
+                credit += (await producing.heard(Credit)).count
+            producing.write(b"x" * 65_536, sent)
+            sent, credit = sent + 65_536, credit - 65_536
+        await until(lambda: jobs.output_bytes == sent, "all is taken")
+        assert jobs.dropped_bytes == sent - jobs.config.output.live_bytes
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [
+        (Output([Chunk("err", 0, b"x")]), "output.chunks[0].source"),
+        (Output([Chunk("out", 2**63 - 1, b"x")]), "output.chunks[0].offset"),
+        (Started(), "started comes out of turn"),
+        (Open(SPEC, "again"), "open comes out of turn"),
+    ],
+)
+async def test_what_is_wrong_ends_the_stream_and_not_the_job(word: Any, field: str) -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.say(word)
+        error = await producing.failure()
+        assert isinstance(error, InvalidArgument)
+        assert field in error.message
+        again = Producing(jobs)
+        await again.reattach(job.id)
+        assert (await again.settle()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("word", [Started(), StartFailed(), Output(), Settled(JobState.COMPLETED)])
+async def test_a_stream_begins_with_its_job(word: Any) -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        producing.say(word)
+        assert "out of turn" in str(await producing.failure())
+
+
+async def test_words_are_kept_on_one_line_and_cut_to_the_limit() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.say(Output(progress="one\r\ntwo\x07" + "x" * 5000))
+        await until(lambda: bool(jobs.all_live) and jobs.all_live[0].progress != "", "progress is told")
+        progress = (await Queries(jobs).get(ALICE, job.id)).progress
+        assert progress.startswith("one two xxx")
+        assert (len(progress), progress[-1]) == (4096, "…")
+        done = await producing.settle(JobState.FAILED, "a\nb" + "y" * 5000)
+        assert (len(done.detail), done.detail[:4], done.progress) == (4096, "a by", progress)
