@@ -52,14 +52,15 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
     async with AsyncExitStack() as stack:
         validator = await stack.enter_async_context(SchemaValidator())
         sources = config.nodes
-        dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence)
+        credentials = config.client.credentials()
+        dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence, credentials=credentials)
         leases = Leases(lease=sources.lease, certainty=sources.certainty)
         nodes = Nodes(dialer, redial_delay=sources.redial_delay, leases=leases)
         await stack.enter_async_context(nodes)
         NodeCollector(nodes, registry)
         checks = RequestChecks(validator, config.limits)
         executors = _executors(config, nodes, validator)
-        forwarding = await stack.enter_async_context(Forwarding())
+        forwarding = await stack.enter_async_context(Forwarding(credentials))
         durable = await _durable_runs(config, executors, nodes, checks, stack)
         runs = Runs(executors, checks, durable)
         follow_static(nodes, sources.static)

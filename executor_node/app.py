@@ -97,7 +97,10 @@ async def running(
             )
         )
         address = config.advertise or up.address
-        announcing = [keep_announcing(each, name=config.name, address=address) for each in coordinators]
+        credentials = config.client.credentials()
+        announcing = [
+            keep_announcing(each, name=config.name, address=address, credentials=credentials) for each in coordinators
+        ]
         await stack.enter_async_context(background(_end_without(supervision, up), *announcing))
         yield up
 

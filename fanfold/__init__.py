@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanfold.model.pipeline import StageContext
     from fanfold.model.run import ParallelResult, PipelineResult
     from fanfold.model.step import AgentStepSpec, StepOutcome, StepPolicy
+    from fanfold.rpc.credentials import Tls
     from fanfold.sdk.mesh import Mesh
     from fanfold.sdk.sync import SyncMesh
 
@@ -28,6 +29,7 @@ __all__ = [
     "StepOutcome",
     "StepPolicy",
     "SyncMesh",
+    "Tls",
     "__version__",
 ]
 
@@ -40,6 +42,7 @@ _HOMES = {
     "StepOutcome": "fanfold.model.step",
     "StepPolicy": "fanfold.model.step",
     "SyncMesh": "fanfold.sdk.sync",
+    "Tls": "fanfold.rpc.credentials",
 }
 
 

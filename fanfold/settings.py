@@ -16,10 +16,14 @@ from pydantic import BaseModel, ValidationError
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.validation import violations_of
 from fanfold.rpc.addresses import parse_addresses
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
 
 SERVER_VARIABLE = "FANFOLD_SERVER"
 DEFAULT_SERVER = "127.0.0.1:7400"
+TOKEN_VARIABLE = "FANFOLD_TOKEN"  # noqa: S105 - its name
 NESTING = "__"
+
+_YES = frozenset({"1", "true", "yes"})
 
 CHILD_VARIABLES = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
@@ -32,9 +36,10 @@ _Location = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Where a client finds its mesh: the addresses of its coordinators."""
+    """Where a client finds its mesh, by the addresses of its coordinators, and what it shows them."""
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
+    credentials: Credentials = NO_CREDENTIALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,29 @@ def load_settings(
 def client_settings() -> ClientSettings:
     """What a client needs to know. Raises InvalidArgument unless FANFOLD_SERVER has addresses, with commas between."""
     servers = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    return ClientSettings(parse_addresses(servers, field=SERVER_VARIABLE))
+    return ClientSettings(parse_addresses(servers, field=SERVER_VARIABLE), _client_credentials())
+
+
+def _client_credentials() -> Credentials:
+    def given(name: str) -> str:
+        return os.environ.get(name, "")
+
+    def file(name: str) -> Path | None:
+        return Path(given(name)) if given(name) else None
+
+    token = given(TOKEN_VARIABLE)
+    tls = Tls(
+        ca=file("FANFOLD_CA"),
+        certificate=file("FANFOLD_CERT"),
+        key=file("FANFOLD_KEY"),
+        server_name=given("FANFOLD_SERVER_NAME"),
+    )
+    return Credentials(
+        token=token,
+        token_file=None if token else file("FANFOLD_TOKEN_FILE"),
+        tls=tls if tls != Tls() or given("FANFOLD_TLS") in _YES else None,
+        plaintext=given("FANFOLD_PLAINTEXT_TOKEN") in _YES,
+    )
 
 
 def child_environment(extra: Iterable[str] = ()) -> dict[str, str]:

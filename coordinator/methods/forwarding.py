@@ -13,6 +13,7 @@ from fanfold.errors import Unavailable
 from fanfold.rpc.auth.acting import Metadata, on_behalf_of
 from fanfold.rpc.call import current_principal
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 
@@ -26,9 +27,10 @@ MAX_CHANNELS = 16
 
 
 class Forwarding:
-    """Keeps channels to other coordinators. An async context manager."""
+    """Keeps channels to other coordinators, which know this one by its credentials. An async context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials = NO_CREDENTIALS) -> None:
+        self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> Self:
@@ -71,7 +73,7 @@ class Forwarding:
     async def _stub(self, address: str, context: Context) -> CoordinatorAsyncStub:
         if any(key == FORWARDED for key, _ in context.invocation_metadata() or ()):
             raise Unavailable("the run is moving to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
-        channel = self._channels.pop(address, None) or open_channel(address)
+        channel = self._channels.pop(address, None) or open_channel(address, credentials=self._credentials)
         self._channels[address] = channel  # the longest unused is the first
         while len(self._channels) > MAX_CHANNELS:
             await self._channels.pop(next(iter(self._channels))).close()

@@ -7,7 +7,7 @@ import sys
 import traceback
 
 from fanfold.cli.printable import printable
-from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
+from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unauthenticated, Unavailable
 
 FAILED = 1
 BAD_INPUT = 2
@@ -51,6 +51,9 @@ def tell_error(error: Exception) -> int:
             is_silent = error.retry_delay is None and error.reason in {NO_CONNECTION, Unavailable.default_reason}
             _tell(error.message + (hint if is_silent else ""))
             return UNREACHABLE
+        case Unauthenticated():
+            _tell(f"{error.message}.\n--token-file or FANFOLD_TOKEN says who you are; `fanfold token` makes tokens.")
+            return FAILED
         case FanfoldError():
             _tell(error.message)
             return FAILED

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 import fanfold
-from fanfold.cli import checkpoint_commands, exits, run_commands
-from fanfold.cli.options import Anchors, Budget, Full, Json, Quiet, RequestId, Server
+from fanfold.cli import checkpoint_commands, exits, run_commands, token_commands
+from fanfold.cli.options import Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
 
 app = typer.Typer(
     name="fanfold",
@@ -26,6 +26,7 @@ app = typer.Typer(
 serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
 app.add_typer(run_commands.app, name="runs", help="See the runs of a mesh, watch and cancel them.")
 app.add_typer(checkpoint_commands.app, name="checkpoint", help="Move a workflow from one mesh to another.")
+app.add_typer(token_commands.app, name="token", help="Make, list and revoke tokens that services know callers by.")
 app.add_typer(serve_app, name="serve", help="Run one service of a mesh.")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings, in YAML or TOML.")]
@@ -65,9 +66,21 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def fanfold_command(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token to show. Default: FANFOLD_TOKEN.")
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS; implied by the options below.")] = False,
+    ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA certificates of the mesh, in PEM. Default: FANFOLD_CA.")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Client certificate, in PEM. Default: FANFOLD_CERT.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, in PEM. Default: FANFOLD_KEY.")] = None,
 ) -> None:
     """Run AI-agent steps over many machines.
 
@@ -76,6 +89,7 @@ def fanfold_command(
     Exit codes: 0 all went well, 1 a step or the command failed,
     2 wrong usage or input, 3 the mesh cannot be reached, 130 interrupted.
     """
+    context.obj = Shown(token_file=token_file, tls=tls, ca=ca, cert=cert, key=key)
 
 
 @app.command(epilog="Example: fanfold up --workspace ~/project --agents ~/project/agents --nodes 4")

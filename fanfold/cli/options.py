@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,3 +27,14 @@ RequestId = Annotated[
     str,
     typer.Option(metavar="ID", help="Names the run; a later call with it takes the same run up.", show_default=False),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What is shown to a mesh, as the options before the command say."""
+
+    token_file: Path | None = None
+    tls: bool = False
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None

@@ -12,6 +12,7 @@ from fanfold.backoff import full_jitter
 from fanfold.errors import FanfoldError, Unavailable
 from fanfold.rpc.addresses import Address
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -25,11 +26,13 @@ LONGEST_PAUSE = 5.0
 _log = structlog.get_logger(__name__)
 
 
-async def keep_announcing(coordinator: Address, *, name: str, address: str) -> None:
+async def keep_announcing(
+    coordinator: Address, *, name: str, address: str, credentials: Credentials = NO_CREDENTIALS
+) -> None:
     """Announce the node at `address` to a coordinator, again whenever that is lost, until cancelled."""
     failures = 0
     request = pb.AnnounceNodeRequest(name=name, address=address)
-    async with open_channel(str(coordinator)) as channel:
+    async with open_channel(str(coordinator), credentials=credentials) as channel:
         while True:
             error: FanfoldError = Unavailable("the coordinator closed the stream")
             try:

@@ -19,6 +19,7 @@ from fanfold.model.run import EventDetail, Run, RunState, RunStepEvent
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.parts import RUN_TEXT_BYTES, LargeTexts
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -61,9 +62,9 @@ BEGINNING = Bookmark()
 class CoordinatorClient:
     """A connection to one coordinator, to be entered. Every method raises FanfoldError as the coordinator answers."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.server = server
-        self._channel = open_channel(server, field="server")
+        self._channel = open_channel(server, field="server", credentials=credentials)
         self._stub: CoordinatorAsyncStub = CoordinatorStub(self._channel)
         self._closed = False
 

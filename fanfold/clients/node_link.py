@@ -18,6 +18,7 @@ from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, S
 from fanfold.parts import LINK_WHOLE_BYTES
 from fanfold.ports import ExecutionStart, LinkListener
 from fanfold.rpc.channels import open_channel
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
@@ -47,7 +48,13 @@ class GrpcNodeDialer:
     """
 
     def __init__(
-        self, coordinator: str, *, lease: float = 15.0, silence: float = 10.0, connect_timeout: float = 5.0
+        self,
+        coordinator: str,
+        *,
+        lease: float = 15.0,
+        silence: float = 10.0,
+        connect_timeout: float = 5.0,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         # What a former life of this coordinator left on nodes is not ours until we adopt its run: it must neither be
         # kept alive by our word nor have its endings acknowledged by us.
@@ -55,6 +62,7 @@ class GrpcNodeDialer:
         self._lease = lease
         self._silence = silence
         self._connect_timeout = connect_timeout
+        self._credentials = credentials
         # So that a node tells a new link from one that it has not yet seen dead.
         self._epochs = itertools.count(1)
 
@@ -64,7 +72,7 @@ class GrpcNodeDialer:
 
     async def _hold_link(self, address: str, listener: LinkListener) -> FanfoldError:
         """Why it ended. The error has no traceback: that would keep the call, and gRPC a call's connection."""
-        async with open_channel(address) as channel:
+        async with open_channel(address, credentials=self._credentials) as channel:
             call = ExecutorNodeStub(channel).Link()
             try:
                 return await self._converse(call, address, listener)

@@ -8,8 +8,9 @@ import grpc
 import grpc.aio
 
 from fanfold.rpc.addresses import parse_address
-from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Showing
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.identified import IdentifiedChannel
+from fanfold.rpc.showing import Showing
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from fanfold.rpc.credentials import Showing
+from fanfold.rpc.showing import Showing
 
 RETIRE_SECONDS = 3600.0
 """How long calls over a connection with former certificates may go on."""

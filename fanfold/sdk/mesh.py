@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,11 +16,12 @@ from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import parse_budget, parse_line, parse_request_id, parse_spec, require_json_schema
+from fanfold.rpc.credentials import Tls
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent, PipelinePlan, PipelineRun
 from fanfold.sdk.run import refuse_async
 from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
-from fanfold.sdk.servers import Servers, seconds_of
+from fanfold.sdk.servers import Servers, credentials_of, seconds_of
 
 
 class Mesh(RunMethods):
@@ -28,13 +30,21 @@ class Mesh(RunMethods):
     `server` is the coordinator's host:port, or several with commas between or as a list: when one cannot be reached the
     next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400. `reconnect_timeout` is for how many seconds a mesh
     that was lost is looked for, where a run can be gone on with.
+    The mesh is shown the `token`, or what is in `token_file`, so that it knows who calls. `tls` is how TLS is spoken,
+    as `Tls(ca=...)`, perhaps with a client certificate, or True. Without these FANFOLD_TOKEN and the like say.
     Every method raises a `fanfold.errors.FanfoldError`: Unavailable when the mesh cannot be reached.
     """
 
     def __init__(
-        self, server: str | Sequence[str] | None = None, *, reconnect_timeout: float = RECONNECT_TIMEOUT
+        self,
+        server: str | Sequence[str] | None = None,
+        *,
+        token: str | None = None,
+        token_file: Path | None = None,
+        tls: Tls | bool | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
-        self._servers = Servers(server)
+        self._servers = Servers(server, credentials_of(token, token_file=token_file, tls=tls))
         self._reconnect_timeout = seconds_of(reconnect_timeout)
 
     async def __aenter__(self) -> Self:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -13,6 +15,7 @@ from fanfold.backoff import full_jitter
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.errors import NO_CONNECTION, InvalidArgument, Unavailable
 from fanfold.rpc.addresses import parse_addresses
+from fanfold.rpc.credentials import Credentials, Tls
 from fanfold.settings import client_settings
 
 FIRST_PAUSE = 0.2
@@ -26,12 +29,15 @@ Answer = TypeVar("Answer")
 
 
 class Servers:
-    """Connections to coordinators, to be entered. `addresses` have commas between them, or are a sequence."""
+    """Connections to coordinators, to be entered. `addresses` have commas between them, or are a sequence.
 
-    def __init__(self, addresses: str | Sequence[str] | None) -> None:
+    Without any, those of the environment are taken.
+    """
+
+    def __init__(self, addresses: str | Sequence[str] | None, credentials: Credentials) -> None:
         given = addresses if isinstance(addresses, str) else ",".join(addresses or ())
         found = parse_addresses(given, field="server") if given else client_settings().servers
-        self._clients = [CoordinatorClient(address) for address in found]
+        self._clients = [CoordinatorClient(address, credentials) for address in found]
         self._at = 0
         self._stack = AsyncExitStack()
 
@@ -107,6 +113,18 @@ class Patience:
         if self._failures % len(self._servers) == 0:  # the next one is one that has asked for time
             pause += error.retry_delay or 0.0
         await asyncio.sleep(min(pause, left))
+
+
+def credentials_of(
+    token: str | None = None, *, token_file: Path | None = None, tls: Tls | bool | None = None
+) -> Credentials:
+    """The credentials that are given; those of the environment where none are."""
+    found = client_settings().credentials
+    if token is not None or token_file is not None:
+        found = replace(found, token=token or "", token_file=token_file)
+    if tls is not None:
+        found = replace(found, tls=(Tls() if tls else None) if isinstance(tls, bool) else tls)
+    return found
 
 
 def seconds_of(timeout: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection, Coroutine, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,6 +14,7 @@ from fanfold.model.node import Agent, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail, ParallelResult, PipelineResult, Run, RunEvent, RunState
 from fanfold.model.step import StepOutcome
+from fanfold.rpc.credentials import Tls
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent
@@ -30,10 +32,18 @@ class SyncMesh:
     """
 
     def __init__(
-        self, server: str | Sequence[str] | None = None, *, reconnect_timeout: float = RECONNECT_TIMEOUT
+        self,
+        server: str | Sequence[str] | None = None,
+        *,
+        token: str | None = None,
+        token_file: Path | None = None,
+        tls: Tls | bool | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
-        self._server = server
-        self._reconnect_timeout = reconnect_timeout
+        def make() -> Mesh:
+            return Mesh(server, token=token, token_file=token_file, tls=tls, reconnect_timeout=reconnect_timeout)
+
+        self._make = make
         self._mesh: Mesh | None = None
 
     def __enter__(self) -> Self:
@@ -204,7 +214,7 @@ class SyncMesh:
         self._loop.close()
 
     async def _open(self) -> Mesh:
-        return await Mesh(self._server, reconnect_timeout=self._reconnect_timeout).__aenter__()
+        return await self._make().__aenter__()
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         if threading.current_thread() is self._thread:
