@@ -90,7 +90,7 @@ async def _durable_runs(
     journal = await stack.enter_async_context(open_journal(kept))
     if journal is None:
         return None
-    jobs = await _jobs(config.registry, stack)
+    jobs = await _jobs(config, stack)
     times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
     holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
 
@@ -104,13 +104,14 @@ async def _durable_runs(
     return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs)
 
 
-async def _jobs(registry: str, stack: AsyncExitStack) -> Jobs | None:
+async def _jobs(config: CoordinatorConfig, stack: AsyncExitStack) -> Jobs | None:
     """Where detached runs are registered, if a registry is configured."""
+    registry, credentials = config.registry, config.client.credentials()
     if not registry:
         return None
     parse_address(registry, field="registry")
-    producer = await stack.enter_async_context(GrpcJobProducer(registry))
-    client = await stack.enter_async_context(JobRegistryClient(registry))
+    producer = await stack.enter_async_context(GrpcJobProducer(registry, credentials=credentials))
+    client = await stack.enter_async_context(JobRegistryClient(registry, credentials=credentials))
     return Jobs(producer, client.acting_for)
 
 
