@@ -15,11 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.validation import violations_of
-from fanfold.rpc.addresses import parse_addresses
+from fanfold.rpc.addresses import parse_address, parse_addresses
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
 
 SERVER_VARIABLE = "FANFOLD_SERVER"
 DEFAULT_SERVER = "127.0.0.1:7400"
+REGISTRY_VARIABLE = "FANFOLD_REGISTRY"
+DEFAULT_REGISTRY = "127.0.0.1:7401"
 TOKEN_VARIABLE = "FANFOLD_TOKEN"  # noqa: S105 - its name
 NESTING = "__"
 
@@ -36,10 +38,11 @@ _Location = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Where a client finds its mesh, by the addresses of its coordinators, and what it shows them."""
+    """Where a client finds its mesh, by the addresses of coordinators and job registry, and what it shows them."""
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
     credentials: Credentials = NO_CREDENTIALS
+    registry: str = DEFAULT_REGISTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,18 @@ def load_settings(
 
 
 def client_settings() -> ClientSettings:
-    """What a client needs to know. Raises InvalidArgument unless FANFOLD_SERVER has addresses, with commas between."""
+    """What a client needs to know.
+
+    Raises:
+        InvalidArgument: FANFOLD_SERVER has no addresses with commas between, or FANFOLD_REGISTRY is no address.
+    """
     servers = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    return ClientSettings(parse_addresses(servers, field=SERVER_VARIABLE), _client_credentials())
+    registry = os.environ.get(REGISTRY_VARIABLE) or DEFAULT_REGISTRY
+    return ClientSettings(
+        parse_addresses(servers, field=SERVER_VARIABLE),
+        _client_credentials(),
+        str(parse_address(registry, field=REGISTRY_VARIABLE)),
+    )
 
 
 def _client_credentials() -> Credentials:

@@ -59,6 +59,8 @@ class Plan:
     """Whether nodes offer the built-in `shell` agent."""
     port: int = 0
     """The coordinator's port; 0 takes a free one."""
+    registry_port: int = 0
+    """The job registry's port; 0 takes a free one."""
     hint: int | None = None
     """How many steps each node would like to have at once; None is the nodes' own default."""
     coordinator: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +89,12 @@ class EmbeddedMesh:
         """The coordinator's address, as host:port."""
         assert self._coordinator is not None
         return self._coordinator.address
+
+    @property
+    def registry(self) -> str:
+        """The job registry's address, as host:port."""
+        assert self._registry is not None
+        return self._registry.address
 
     @property
     def services(self) -> list[Child]:
@@ -146,20 +154,28 @@ class EmbeddedMesh:
 
     async def _start(self) -> None:
         plan = self.plan
-        _refuse_taken(plan.port)
+        _refuse_taken(plan.port, "--port")
+        _refuse_taken(plan.registry_port, "--registry-port")
         self._take_data_dir()
-        journal = {"path": str(plan.data_dir.resolve() / "journal.db")}
-        settings = {"listen": f"{LOOPBACK}:{plan.port}", "journal": journal, **plan.coordinator}
+        folder = plan.data_dir.resolve()
+        at = {"listen": f"{LOOPBACK}:{plan.registry_port}", "store": {"path": str(folder / "jobs.db")}}
+        self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, at)
+        if not plan.registry_port:
+            await self._registry.wait_until_ready()
+        registry = self._registry.address or f"{LOOPBACK}:{plan.registry_port}"
+        settings = {
+            "listen": f"{LOOPBACK}:{plan.port}",
+            "journal": {"path": str(folder / "journal.db")},
+            "registry": registry,
+            **plan.coordinator,
+        }
         self._coordinator = await self._serve(COORDINATOR, COORDINATOR, settings)
-        self._registry = await self._serve(
-            JOB_REGISTRY, JOB_REGISTRY, {"store": {"path": str(plan.data_dir.resolve() / "jobs.db")}}
-        )
         await self._coordinator.wait_until_ready()
         for number in range(1, plan.nodes + 1):
             self._nodes.append(await self._serve(EXECUTOR_NODE, f"node-{number}", self._node_settings()))
         from fanfold.clients.coordinator import CoordinatorClient  # noqa: PLC0415 - while the nodes start
 
-        for child in (self._registry, *self._nodes):
+        for child in (*([] if self._registry.address else [self._registry]), *self._nodes):
             await child.wait_until_ready()
         async with CoordinatorClient(self.server) as client:
             await self._wait_for_links(client)
@@ -232,12 +248,12 @@ async def _death_of(child: Child) -> Child:
     return child
 
 
-def _refuse_taken(port: int) -> None:
+def _refuse_taken(port: int, option: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise FailedPrecondition(
-                f"cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose another port with --port, 0 for any"
+                f"cannot listen on {LOOPBACK}:{port} ({error.strerror}); choose another port with {option}, 0 for any"
             ) from None

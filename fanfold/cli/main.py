@@ -109,6 +109,10 @@ def up(
         bool, typer.Option("--enable-shell", help="Offer the agent `shell`, which runs any command.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The coordinator's port; 0 takes a free one.")] = 7400,
+    registry_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The job registry's port; 0 takes a free one. Default: the next one."),
+    ] = None,
     hint: Annotated[
         int | None, typer.Option(min=0, max=100_000, help="Steps that each node would like to have at once.")
     ] = None,
@@ -129,6 +133,7 @@ def up(
             nodes=nodes,
             shell=enable_shell,
             port=port,
+            registry_port=(port + 1 if port else 0) if registry_port is None else registry_port,
             hint=hint,
         )
     )

@@ -10,7 +10,7 @@ from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_table, tell
 from fanfold.cli.tables import Table, cell
 from fanfold.errors import FailedPrecondition
-from fanfold.settings import DEFAULT_SERVER, SERVER_VARIABLE
+from fanfold.settings import DEFAULT_REGISTRY, DEFAULT_SERVER, REGISTRY_VARIABLE, SERVER_VARIABLE
 
 
 def up(plan: Plan) -> None:
@@ -46,4 +46,6 @@ def _tell_what_is_up(mesh: EmbeddedMesh) -> None:
     tell("\nUp in development mode: on loopback only, without authentication.")
     tell(f"Steps work in {mesh.plan.workspace.resolve()}; logs are in {mesh.plan.data_dir}.")
     where = "" if mesh.server == DEFAULT_SERVER else f"{SERVER_VARIABLE}={mesh.server} "
+    if mesh.registry != DEFAULT_REGISTRY:
+        where += f"{REGISTRY_VARIABLE}={mesh.registry} "
     tell(f"Try `{where}fanfold agents` in another terminal. Ctrl-C stops it all.")

@@ -27,7 +27,7 @@ from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.checkpoint import CheckpointReader, checkpoint_messages
 from fanfold.wire.node import view_from_proto
 from fanfold.wire.parts import event_with_texts
-from fanfold.wire.request import run_requests
+from fanfold.wire.request import run_requests, start_requests
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 from fanfold.wire.time import set_duration
@@ -113,6 +113,20 @@ class CoordinatorClient:
         opening.parallel.as_before = True
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
 
+    async def start_run(self, specs: Sequence[AgentStepSpec], terms: Terms) -> Run:
+        """Start a detached fan-out; the run, which can no longer be lost.
+
+        Raises:
+            FailedPrecondition: the mesh has no journal or no job registry.
+            Unavailable: the registry cannot be reached, or the coordinator; ask again with the same request id.
+        """
+        opening = _opening(pb.RunOpen, terms, EventDetail.OUTCOMES, BEGINNING)
+        opening.parallel.total_steps = len(specs)
+        requests = list(start_requests(opening, specs))
+        with self._errors():
+            response = await self._open_stub().StartRun(iter(requests))
+        return run_from_proto(response.run)
+
     def pipeline(
         self,
         shape: PipelineShape,
@@ -161,6 +175,19 @@ class CoordinatorClient:
         """Ask a run to stop; the run as it then is. Raises NotFound for one that is not kept."""
         with self._errors():
             response = await self._open_stub().CancelRun(pb.CancelRunRequest(run_id=run_id, reason=reason))
+        return run_from_proto(response.run)
+
+    async def dispose_run(self, run_id: str, timeout: float) -> Run:
+        """Have a run gone, cancelled if need be, within so many seconds; the run as it ended.
+
+        Raises:
+            NotFound: it is not kept.
+            DeadlineExceeded: something of it is still there.
+        """
+        request = pb.DisposeRunRequest(run_id=run_id)
+        set_duration(request.timeout, timeout)
+        with self._errors():
+            response = await self._open_stub().DisposeRun(request)
         return run_from_proto(response.run)
 
     async def execute_step(

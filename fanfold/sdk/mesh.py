@@ -15,20 +15,31 @@ from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail
 from fanfold.model.step import StepEnded, StepOutcome
-from fanfold.model.validation import parse_budget, parse_line, parse_request_id, parse_spec, require_json_schema
+from fanfold.model.validation import (
+    parse_budget,
+    parse_line,
+    parse_request_id,
+    parse_spec,
+    parse_specs,
+    require_json_schema,
+    require_json_schemas,
+)
 from fanfold.rpc.credentials import Tls
+from fanfold.sdk.jobs import Jobs
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent, PipelinePlan, PipelineRun
 from fanfold.sdk.run import refuse_async
 from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
 from fanfold.sdk.servers import Servers, credentials_of, seconds_of
+from fanfold.sdk.started import StartedRun
 
 
 class Mesh(RunMethods):
     """A mesh, by its coordinators: `async with Mesh() as mesh: ...`.
 
     `server` is the coordinator's host:port, or several with commas between or as a list: when one cannot be reached the
-    next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400. `reconnect_timeout` is for how many seconds a mesh
+    next is asked. Without it FANFOLD_SERVER says, or 127.0.0.1:7400. `registry` is that of the job registry, which
+    `jobs` asks; without it FANFOLD_REGISTRY says, or 127.0.0.1:7401. `reconnect_timeout` is for how many seconds a mesh
     that was lost is looked for, where a run can be gone on with.
     The mesh is shown the `token`, or what is in `token_file`, so that it knows who calls. `tls` is how TLS is spoken,
     as `Tls(ca=...)`, perhaps with a client certificate, or True. Without these FANFOLD_TOKEN and the like say.
@@ -39,13 +50,17 @@ class Mesh(RunMethods):
         self,
         server: str | Sequence[str] | None = None,
         *,
+        registry: str | None = None,
         token: str | None = None,
         token_file: Path | None = None,
         tls: Tls | bool | None = None,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
-        self._servers = Servers(server, credentials_of(token, token_file=token_file, tls=tls))
+        credentials = credentials_of(token, token_file=token_file, tls=tls)
+        self._servers = Servers(server, credentials)
         self._reconnect_timeout = seconds_of(reconnect_timeout)
+        self.jobs = Jobs(registry, reconnect_timeout=self._reconnect_timeout, credentials=credentials)
+        """The jobs of the job registry: detached runs, and whatever else others have registered there."""
 
     async def __aenter__(self) -> Self:
         await self._servers.__aenter__()
@@ -54,6 +69,7 @@ class Mesh(RunMethods):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.jobs.__aexit__(kind, error, trace)
         await self._servers.__aexit__(kind, error, trace)
 
     @property
@@ -106,6 +122,40 @@ class Mesh(RunMethods):
         """
         terms = _terms(workflow_id, budget_tokens, request_id)
         return ParallelRun(self._servers, specs, on_event, terms, reconnect_timeout=self._reconnect_timeout)
+
+    async def start(
+        self,
+        specs: Sequence[Spec],
+        *,
+        workflow_id: str = "",
+        budget_tokens: int | None = None,
+        request_id: str = "",
+    ) -> StartedRun:
+        """Start a fan-out that goes on without this program: it is a job, and cannot be lost once this returns (C31).
+
+        `run = await mesh.start([...])`; then `run.id` is the job's id, and `await run.result()` waits for its outcomes,
+        as does whoever asks later, with `mesh.started` or with `mesh.jobs`. With a `workflow_id` it is recorded as
+        `parallel_resumable` is. The same `request_id` gives the same run.
+
+        Raises:
+            InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
+            FailedPrecondition: the mesh has no journal or no job registry.
+            ResourceExhausted: the registry has reached a limit; names it.
+            Unavailable: the mesh or its registry cannot be reached; nothing was started, or, when that is not known,
+                asking again with the same `request_id` gives the run that was.
+        """
+        parsed = parse_specs(specs)
+        require_json_schemas(parsed)
+        terms = Terms(
+            request_id=parse_request_id(request_id) or f"sdk-{uuid.uuid4().hex}",
+            workflow_id=parse_line(workflow_id, path="workflow_id"),
+            budget_tokens=parse_budget(budget_tokens),
+        )
+        return StartedRun(self, await self._servers.ask(lambda client: client.start_run(parsed, terms)))
+
+    async def started(self, run_id: str) -> StartedRun:
+        """A run that goes on, or has ended, by its id. Raises NotFound."""
+        return StartedRun(self, await self.run(run_id))
 
     def resume(
         self,

@@ -13,6 +13,9 @@ from fanfold.model.validation import parse_line
 from fanfold.sdk.servers import Servers
 from fanfold.sdk.streams import RunStream
 
+DISPOSE_SECONDS = 30.0
+"""Seconds within which a run that is disposed of is to be gone."""
+
 RECONNECT_TIMEOUT = 300.0
 """Seconds for which a mesh that was lost is looked for."""
 
@@ -52,6 +55,17 @@ class RunMethods:
             NotFound: there is no such run.
         """
         return await self._servers.ask(lambda client: client.cancel_run(run_id, reason))
+
+    async def dispose(self, run_id: str, *, timeout: float = DISPOSE_SECONDS) -> Run:
+        """Have a run gone: it is cancelled if it goes on, and waited for until nothing of it is left (C27).
+
+        Gives the run as it ended. Idempotent.
+
+        Raises:
+            NotFound: there is no such run.
+            DeadlineExceeded: something of it was still there after `timeout` seconds; says what.
+        """
+        return await self._servers.ask(lambda client: client.dispose_run(run_id, timeout))
 
     async def watch(
         self, run_id: str, *, from_sequence: int = 0, detail: EventDetail = EventDetail.PROGRESS

@@ -57,6 +57,50 @@ def journal_in(folder: Path, **settings: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
+async def registry_in(folder: Path, **settings: Any) -> AsyncIterator[Registry]:
+    """A job registry with a store in `folder` and short times; `settings` go over the defaults."""
+    file = folder / "registry.yaml"
+    short = {
+        "listen": ANY_PORT,
+        "metrics_listen": ANY_PORT,
+        "drain_grace": 2.0,
+        "exit_with_parent": True,
+        "store": {"path": str(folder / "jobs.db")},
+        "producers": {"grace": 10.0, "stop_deadline": 10.0},
+    }
+    file.write_text(yaml.safe_dump(short | settings))
+    registry = Registry(file)
+    await registry.start()
+    try:
+        yield registry
+    finally:
+        await registry.kill()
+
+
+class Registry:
+    """A job registry, as the process that it is."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._child: Child | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Start it, again at the address that it had before."""
+        if self.address:
+            self._file.write_text(yaml.safe_dump(yaml.safe_load(self._file.read_text()) | {"listen": self.address}))
+        log = self._file.with_suffix(".log")
+        self._child = await Child.start("job-registry", ["job-registry", "--config", str(self._file)], log=log)
+        await self._child.wait_until_ready()
+        self.address = self._child.address
+
+    async def kill(self) -> None:
+        """Kill it."""
+        assert self._child is not None
+        await self._child.kill()
+
+
+@asynccontextmanager
 async def coordinators(
     folder: Path, count: int = 2, *, nodes: int = 1, leases: Mapping[str, float] | None = None, **settings: Any
 ) -> AsyncIterator[Coordinators]:
