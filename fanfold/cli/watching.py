@@ -15,6 +15,8 @@ from fanfold.cli.runs import find_run
 from fanfold.model.run import (
     BudgetExhausted,
     EventDetail,
+    LogLine,
+    PhaseStarted,
     Run,
     RunEnded,
     RunEvent,
@@ -85,6 +87,8 @@ def _in_words(event: RunEvent) -> str:
             return f"{event.key} runs again: {event.reason}"
         case BudgetExhausted():
             return f"the budget has no room for further steps: {spent_of(event.budget)}"
+        case PhaseStarted() | LogLine():
+            return f"phase {event.title}" if isinstance(event, PhaseStarted) else f"log: {event.message}"
         case WaitingChanged():
             return f"waiting for {event.waiting_on}" if event.waiting_on else "waiting no more"
         case RunEnded():

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeVar, overload
 
 from fanfold.model.light import light
+from fanfold.model.script import ScriptMeta, ScriptResult
 from fanfold.model.step import StepEvent, StepOutcome
 
 
@@ -85,6 +86,8 @@ class RunStarted:
     time: datetime
     run_id: str
     total_steps: int
+    script: ScriptMeta | None = None
+    """What a script says of itself, if it is one."""
 
 
 @light
@@ -102,6 +105,9 @@ class RunStepEvent:
     recalled: bool = False
     budget_spent: int | None = None
     """What the run has spent by then: at a step's end, and if the run has a budget (C13)."""
+    label: str = ""
+    phase: str = ""
+    """What an agent() call of a script is called, and the phase that it belongs to; `index` is its number then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +141,24 @@ class BudgetExhausted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """A script entered a phase (C22)."""
+
+    sequence: int
+    time: datetime
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A script wrote a line, or lost an item of a combinator (C23, C24)."""
+
+    sequence: int
+    time: datetime
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingChanged:
     """What the run waits on changed; empty when something moves again (C42)."""
 
@@ -151,9 +175,20 @@ class RunEnded:
     time: datetime
     run: Run
     error: str = ""
+    script_result: ScriptResult | None = None
 
 
-RunEvent = RunStarted | RunStepEvent | StageFailed | StepChanged | BudgetExhausted | WaitingChanged | RunEnded
+RunEvent = (
+    RunStarted
+    | RunStepEvent
+    | StageFailed
+    | StepChanged
+    | BudgetExhausted
+    | PhaseStarted
+    | LogLine
+    | WaitingChanged
+    | RunEnded
+)
 """One event in a run's life. `sequence` counts from 1 without gaps; a step's progress has none, which is 0 (C28)."""
 
 PipelineEvent = RunStepEvent | StageFailed

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from fanfold.model.run import Run, RunEnded, RunEvent, RunStepEvent
+from fanfold.model.run import Run, RunEnded, RunEvent, RunStarted, RunStepEvent
+from fanfold.model.script_checks import result_to_json
 from fanfold.model.step import StepEnded, StepProgressed
 from fanfold.model.validation import outcome_to_json, time_to_json
 
@@ -30,6 +31,8 @@ def run_event_to_json(event: RunEvent) -> dict[str, Any]:
         case RunStepEvent(event=step):
             form |= {"event": _word(step), "task_id": step.task_id, "index": event.index, "stage": event.stage}
             form["recalled"] = event.recalled
+            if event.label:
+                form |= {"label": event.label, "phase": event.phase}
             match step:
                 case StepEnded():
                     form["outcome"] = outcome_to_json(step.outcome)
@@ -39,6 +42,10 @@ def run_event_to_json(event: RunEvent) -> dict[str, Any]:
                     form |= {"session_id": step.session_id, "node": step.node}
         case RunEnded():
             form |= {"event": _word(event), "run": run_to_json(event.run), "error": event.error}
+            if event.script_result is not None:
+                form["script_result"] = result_to_json(event.script_result)
+        case RunStarted(script=None):
+            form |= {"event": _word(event), "run_id": event.run_id, "total_steps": event.total_steps}
         case _:
             form |= {"event": _word(event), **_form_of(event)}
     return form

@@ -171,6 +171,11 @@ class CoordinatorServicer:
         broken call (C9). Cancelling the call cancels a run without a workflow id, and its steps' processes are gone soon
         after.
 
+        A script's source is compiled before the first event, and all that is wrong with the request is told at once: each
+        violation with its path, a syntax error with the line and column of the source. What goes wrong later is a result
+        (C26): `ended` has it, and comes within a second of a cancellation. The stream closes once the script's process and
+        its steps are gone. A script with a workflow id is refused with UNIMPLEMENTED: none is journaled yet.
+
         Errors:
         INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
         ABORTED             another request holds the workflow id (C18), or a call with this `request_id` is under way;

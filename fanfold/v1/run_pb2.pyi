@@ -386,19 +386,25 @@ class RunStarted(_message.Message):
 
     RUN_ID_FIELD_NUMBER: _builtins.int
     TOTAL_STEPS_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's id."""
     total_steps: _builtins.int
-    """Steps asked for so far: all of them in a fan-out, none in a pipeline."""
+    """Steps asked for so far: all of them in a fan-out, none in a pipeline or a script."""
+    @_builtins.property
+    def script(self) -> Global___ScriptMeta:
+        """What a script says of itself; unset for other kinds."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         total_steps: _builtins.int = ...,
+        script: Global___ScriptMeta | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["script", b"script"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "total_steps", b"total_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "script", b"script", "total_steps", b"total_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,14 +421,22 @@ class RunStepEvent(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     RECALLED_FIELD_NUMBER: _builtins.int
     BUDGET_SPENT_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Position of the step in the request's list, or of the item in a pipeline, from 0."""
+    """Position of the step in the request's list, or of the item in a pipeline, from 0. In a script the number of its
+    agent() call, from 1.
+    """
     stage: _builtins.int
     """Position of the stage in a pipeline, from 0."""
     recalled: _builtins.bool
     """Whether the step was answered from its record, and not run again (C16)."""
     budget_spent: _builtins.int
     """Tokens that the run has spent by then. Only at a step's `ended`, and only when the run has a budget (C13)."""
+    label: _builtins.str
+    """In a script, what the agent() call is called: its `label`, or the first line of its prompt. Else empty."""
+    phase: _builtins.str
+    """In a script, the phase that the call belongs to, as it was when the call was made (C23). Else empty."""
     @_builtins.property
     def event(self) -> _step_pb2.StepEvent:
         """What happened."""
@@ -435,10 +449,12 @@ class RunStepEvent(_message.Message):
         event: _step_pb2.StepEvent | None = ...,
         recalled: _builtins.bool = ...,
         budget_spent: _builtins.int | None = ...,
+        label: _builtins.str = ...,
+        phase: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent", "budget_spent", b"budget_spent", "event", b"event"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent", "budget_spent", b"budget_spent", "event", b"event", "index", b"index", "recalled", b"recalled", "stage", b"stage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent", "budget_spent", b"budget_spent", "event", b"event", "index", b"index", "label", b"label", "phase", b"phase", "recalled", b"recalled", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_spent: _TypeAlias = _typing.Literal["budget_spent"]  # noqa: Y015
     _WhichOneofArgType__budget_spent: _TypeAlias = _typing.Literal["_budget_spent", b"_budget_spent"]  # noqa: Y015
@@ -609,7 +625,7 @@ class RunEnded(_message.Message):
 
     @_builtins.property
     def script_result(self) -> Global___ScriptResult:
-        """The result of a script (C26); unset for other kinds."""
+        """The result of a script (C26); unset for other kinds. Its value is told to the run's caller alone (C28)."""
 
     def __init__(
         self,
@@ -628,7 +644,18 @@ Global___RunEnded: _TypeAlias = RunEnded  # noqa: Y015
 
 @_typing.final
 class Script(_message.Message):
-    """A workflow script and what it may see (C21)."""
+    """A workflow script and what it may see (C21).
+
+    The source is the body of an async function in strict mode: top-level `await` is allowed, and it ends with
+    `return <json value>`. It sees the language and the globals of C23: agent, parallel, pipeline, phase, log, args,
+    budget, and `console` and `structuredClone` in a simple form. It runs in a process of its own that has no file, no
+    socket, no clock and no other randomness than what is derived from the run.
+
+    Of an agent() call, `agent` names the agent; the coordinator may be configured with a default. A call that cannot be
+    made ends the run with STOP_REASON_ERROR, and so does any other use of the globals that is wrong, whatever the script
+    does with the exception that it sees (C24). A step that fails, and a function given to parallel() or pipeline() that
+    throws, is a null and an AgentFailure.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -642,7 +669,7 @@ class Script(_message.Message):
     MAX_TOTAL_AGENTS_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """JavaScript: top-level `await` allowed, ends with `return <json value>`."""
+    """JavaScript, at most 512 KiB unless the coordinator is configured otherwise."""
     name: _builtins.str
     """Its name, in kebab-case."""
     description: _builtins.str
@@ -656,7 +683,10 @@ class Script(_message.Message):
     max_total_agents: _builtins.int
     """Most agents it may start, 1 to the coordinator's ceiling (C25). Unset means the ceiling."""
     parent: _builtins.str
-    """The session the run belongs to (C21). Required."""
+    """The session the run belongs to (C21). Required. A path within the caller's principal, as `alice/session-7` for
+    `alice`; a path that begins with "./" is taken to be below it, so that a caller need not know what it is called. At
+    most 8 names deep.
+    """
     @_builtins.property
     def phases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScriptPhase]:
         """Its phases, for display only (C22)."""
@@ -683,6 +713,42 @@ class Script(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_total_agents) -> _WhichOneofReturnType__max_total_agents | None: ...
 
 Global___Script: _TypeAlias = Script  # noqa: Y015
+
+@_typing.final
+class ScriptMeta(_message.Message):
+    """What a script says of itself (C22)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    WHEN_TO_USE_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, in kebab-case."""
+    description: _builtins.str
+    """What it is for."""
+    when_to_use: _builtins.str
+    """When to use it; may be empty."""
+    @_builtins.property
+    def phases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScriptPhase]:
+        """Its phases, for display only."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        when_to_use: _builtins.str = ...,
+        phases: _abc.Iterable[Global___ScriptPhase] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "phases", b"phases", "when_to_use", b"when_to_use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScriptMeta: _TypeAlias = ScriptMeta  # noqa: Y015
 
 @_typing.final
 class ScriptPhase(_message.Message):
@@ -722,16 +788,16 @@ class ScriptResult(_message.Message):
     AGENTS_STARTED_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     value_json: _builtins.str
-    """The value as JSON text; set only when the script completed."""
+    """The value as JSON text, at most 1 MiB; set only when the script completed."""
     stop_reason: Global___StopReason.ValueType
     """Why it stopped."""
     error: _builtins.str
     """What went wrong; set only when `stop_reason` is STOP_REASON_ERROR."""
     agents_started: _builtins.int
-    """Agents started."""
+    """agent() calls. Of a script that was stopped, those whose step had started."""
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentFailure]:
-        """The cause of every null the script saw (C24)."""
+        """The cause of every null the script saw, up to 1,000 of them (C24)."""
 
     def __init__(
         self,
@@ -761,13 +827,19 @@ class AgentFailure(_message.Message):
     CALL_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
     call: _builtins.int
-    """The agent call's number, from 1."""
+    """The agent() call's number, from 1; 0 for a function of the script that threw, given to parallel() or pipeline()."""
     label: _builtins.str
-    """Its label or agent."""
+    """The call's label, or which function: "parallel item 3", "pipeline item 2, stage 0"."""
+    phase: _builtins.str
+    """The call's phase; may be empty."""
+    line: _builtins.int
+    """The line of the script that made the call, or that threw, from 1; 0 if that is not known."""
     @_builtins.property
     def failure(self) -> _step_pb2.StepFailure:
-        """Why."""
+        """Why. CRASHED for a function that threw."""
 
     def __init__(
         self,
@@ -775,10 +847,12 @@ class AgentFailure(_message.Message):
         call: _builtins.int = ...,
         label: _builtins.str = ...,
         failure: _step_pb2.StepFailure | None = ...,
+        phase: _builtins.str = ...,
+        line: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "failure", b"failure", "label", b"label"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "failure", b"failure", "label", b"label", "line", b"line", "phase", b"phase"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

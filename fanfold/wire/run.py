@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from fanfold.errors import InvalidArgument
 from fanfold.model.run import (
     Budget,
     BudgetExhausted,
     EventDetail,
+    LogLine,
+    PhaseStarted,
     Run,
     RunEnded,
     RunEvent,
@@ -21,6 +25,7 @@ from fanfold.model.run import (
 )
 from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
+from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_proto, result_to_proto
 from fanfold.wire.step import event_from_proto, event_to_proto
 from fanfold.wire.time import set_timestamp, time_from_proto
 
@@ -133,18 +138,29 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent, large: LargeTexts 
         return message
     message.sequence = event.sequence
     set_timestamp(message.time, event.time)
+    if isinstance(event, RunStepEvent):
+        _step_event_into(event, message.step, large)
+    else:
+        _own_event_into(event, message)
+    return message
+
+
+def _step_event_into(told: RunStepEvent, message: pb.RunStepEvent, large: LargeTexts | None) -> None:
+    message.index = told.index
+    message.stage = told.stage
+    message.recalled = told.recalled
+    if told.label:
+        message.label, message.phase = told.label, told.phase
+    if told.budget_spent is not None:
+        message.budget_spent = told.budget_spent
+    event_to_proto(told.event, message.event, large)
+
+
+def _own_event_into(event: RunEvent, message: pb.RunEvent) -> None:
+    """Write an event of the run itself."""
     match event:
-        case RunStepEvent():
-            step = message.step
-            step.index = event.index
-            step.stage = event.stage
-            step.recalled = event.recalled
-            if event.budget_spent is not None:
-                step.budget_spent = event.budget_spent
-            event_to_proto(event.event, step.event, large)
         case RunStarted():
-            message.started.run_id = event.run_id
-            message.started.total_steps = event.total_steps
+            _started_into(event, message.started)
         case StageFailed():
             failed = message.stage_failed
             failed.index, failed.stage, failed.error = event.index, event.stage, event.error
@@ -153,35 +169,66 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent, large: LargeTexts 
             message.step_changed.reason = event.reason
         case BudgetExhausted():
             _budget_to_proto(event.budget, message.budget_exhausted.budget)
+        case PhaseStarted():
+            message.phase.title = event.title
+        case LogLine():
+            message.log.message = event.message
+            message.log.SetInParent()
         case WaitingChanged():
             message.waiting.waiting_on = event.waiting_on
             message.waiting.SetInParent()
         case RunEnded():
-            run_to_proto(event.run, message.ended.run)
-            message.ended.error = event.error
-    return message
+            _ended_into(event, message.ended)
+
+
+def _started_into(event: RunStarted, message: pb.RunStarted) -> None:
+    message.run_id = event.run_id
+    message.total_steps = event.total_steps
+    if event.script is not None:
+        meta_to_proto(event.script, message.script)
+
+
+def _ended_into(event: RunEnded, message: pb.RunEnded) -> None:
+    run_to_proto(event.run, message.run)
+    message.error = event.error
+    if event.script_result is not None:
+        result_to_proto(event.script_result, message.script_result)
 
 
 def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
     """The event as it was sent; None for a kind that only a newer peer knows."""
     number, time = message.sequence, time_from_proto(message.time)
+    if not message.HasField("step"):
+        return _own_event_from_proto(message, number, time)
+    step = message.step
+    told = event_from_proto(step.event)
+    if told is None:
+        return None
+    return RunStepEvent(
+        sequence=number,
+        time=time,
+        index=step.index,
+        stage=step.stage,
+        event=told,
+        recalled=step.recalled,
+        budget_spent=step.budget_spent if step.HasField("budget_spent") else None,
+        label=step.label,
+        phase=step.phase,
+    )
+
+
+def _own_event_from_proto(message: pb.RunEvent, number: int, time: datetime) -> RunEvent | None:
     event: RunEvent | None = None
     match message.WhichOneof("event"):
-        case "step":
-            step = message.step
-            if (told := event_from_proto(step.event)) is not None:
-                event = RunStepEvent(
-                    sequence=number,
-                    time=time,
-                    index=step.index,
-                    stage=step.stage,
-                    event=told,
-                    recalled=step.recalled,
-                    budget_spent=step.budget_spent if step.HasField("budget_spent") else None,
-                )
         case "started":
             started = message.started
-            event = RunStarted(sequence=number, time=time, run_id=started.run_id, total_steps=started.total_steps)
+            event = RunStarted(
+                sequence=number,
+                time=time,
+                run_id=started.run_id,
+                total_steps=started.total_steps,
+                script=meta_from_proto(started.script) if started.HasField("script") else None,
+            )
         case "stage_failed":
             failed = message.stage_failed
             event = StageFailed(sequence=number, time=time, index=failed.index, stage=failed.stage, error=failed.error)
@@ -191,9 +238,19 @@ def run_event_from_proto(message: pb.RunEvent) -> RunEvent | None:
         case "budget_exhausted":
             budget = _budget_from_proto(message.budget_exhausted.budget)
             event = BudgetExhausted(sequence=number, time=time, budget=budget)
+        case "phase":
+            event = PhaseStarted(sequence=number, time=time, title=message.phase.title)
+        case "log":
+            event = LogLine(sequence=number, time=time, message=message.log.message)
         case "waiting":
             event = WaitingChanged(sequence=number, time=time, waiting_on=message.waiting.waiting_on)
         case "ended":
             ended = message.ended
-            event = RunEnded(sequence=number, time=time, run=run_from_proto(ended.run), error=ended.error)
+            event = RunEnded(
+                sequence=number,
+                time=time,
+                run=run_from_proto(ended.run),
+                error=ended.error,
+                script_result=result_from_proto(ended.script_result) if ended.HasField("script_result") else None,
+            )
     return event

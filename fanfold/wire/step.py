@@ -150,7 +150,7 @@ def outcome_to_proto(
     for anchor in outcome.source_anchors:
         message.source_anchors.add(tool=anchor.tool, url_or_path=anchor.url_or_path, lines=anchor.lines)
     if outcome.failure is not None:
-        _failure_to_proto(outcome.failure, message.failure)
+        failure_to_proto(outcome.failure, message.failure)
     if outcome.usage is not NO_USAGE:
         usage_to_proto(outcome.usage, message.usage)
     if outcome.started_at is not None:
@@ -168,7 +168,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
     Raises:
         InvalidArgument: it holds something that is no JSON, or a time outside RFC 3339.
     """
-    failure = _failure_from_proto(message.failure) if message.HasField("failure") else None
+    failure = failure_from_proto(message.failure) if message.HasField("failure") else None
     structured = None
     if message.HasField("structured_json"):
         structured = json_from_text(message.structured_json, path=STRUCTURED_PATH)
@@ -202,13 +202,15 @@ def _outcome_has_unknown(message: pb.StepOutcome) -> bool:
     )
 
 
-def _failure_to_proto(failure: StepFailure, message: pb.StepFailure) -> None:
+def failure_to_proto(failure: StepFailure, message: pb.StepFailure) -> None:
+    """Write why a step failed into a message."""
     message.code = _CODE_TO_PROTO[failure.code]
     message.message = failure.message
     message.retryable = failure.retryable
 
 
-def _failure_from_proto(message: pb.StepFailure) -> StepFailure:
+def failure_from_proto(message: pb.StepFailure) -> StepFailure:
+    """Why a step failed, as it was sent."""
     # A newer peer's code is still a failure, and the mesh cannot say which.
     code = _CODE_FROM_PROTO.get(message.code, FailureCode.INTERNAL)
     return StepFailure(code=code, message=message.message, retryable=message.retryable)
@@ -283,7 +285,7 @@ def _progress_to_proto(progress: Progress, message: pb.StepProgress) -> None:
         case AttemptStarted():
             message.attempt.attempt = progress.attempt
             message.attempt.node = progress.node
-            _failure_to_proto(progress.cause, message.attempt.cause)
+            failure_to_proto(progress.cause, message.attempt.cause)
 
 
 def _progress_from_proto(message: pb.StepProgress) -> Progress | None:
@@ -297,7 +299,7 @@ def _progress_from_proto(message: pb.StepProgress) -> Progress | None:
             return TextWritten(text=message.text.text)
         case "attempt":
             attempt = message.attempt
-            return AttemptStarted(attempt=attempt.attempt, node=attempt.node, cause=_failure_from_proto(attempt.cause))
+            return AttemptStarted(attempt=attempt.attempt, node=attempt.node, cause=failure_from_proto(attempt.cause))
         case _:
             return None
 

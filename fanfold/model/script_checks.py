@@ -1,0 +1,110 @@
+"""The edge of workflow scripts: what their authors and they themselves write becomes types, or all that is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.principal import covers
+from fanfold.model.script import MAX_LINEAGE, AgentOptions, ScriptMeta, ScriptResult
+from fanfold.model.validation import parse_line, violations_of
+
+OPTION_NAMES = tuple(field.name for field in fields(AgentOptions))
+_META_NAMES = tuple(field.name for field in fields(ScriptMeta))
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def parse_meta(form: object, *, path: str = "meta") -> ScriptMeta:
+    """What a script says of itself, from a mapping or as it is.
+
+    Raises:
+        InvalidArgument: naming every wrong field; for an unknown one the nearest that there is.
+    """
+    given = dict(form) if isinstance(form, Mapping) else form
+    try:
+        meta: ScriptMeta = _adapter(ScriptMeta).validate_python(given)
+    except ValidationError as error:
+        raise InvalidArgument(violations=_with_nearest(violations_of(error, path), path, _META_NAMES)) from None
+    return meta
+
+
+def parse_options(form: Mapping[str, Any], *, path: str = "options") -> AgentOptions:
+    """The options of an agent() call; those that are None are not given. Raises InvalidArgument as `parse_meta`."""
+    given = {name: value for name, value in form.items() if value is not None or name not in OPTION_NAMES}
+    try:
+        options: AgentOptions = _adapter(AgentOptions).validate_python(given)
+    except ValidationError as error:
+        raise InvalidArgument(violations=_with_nearest(violations_of(error, path), path, OPTION_NAMES)) from None
+    return options
+
+
+def _with_nearest(violations: list[FieldViolation], path: str, names: tuple[str, ...]) -> list[FieldViolation]:
+    """The violations, those of unknown fields with the name that was probably meant."""
+    return [
+        FieldViolation(each.field, _unknown(each.field.removeprefix(f"{path}."), names))
+        if each.description == "unknown field" and each.field.count(".") == 1
+        else each
+        for each in violations
+    ]
+
+
+def _unknown(name: str, names: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    return f"unknown field; did you mean {nearest[0]}?" if nearest else f"unknown field; there are {', '.join(names)}"
+
+
+def parse_parent(parent: str, owner: str, *, path: str = "parent") -> str:
+    """The session that a run belongs to, as a whole path: it lies within the owner's principal (C21).
+
+    Raises:
+        InvalidArgument: it is missing, somebody else's, or nested too deep.
+    """
+    parse_line(parent, path=path, most=256, required=True)
+    whole = f"{owner}/{parent.removeprefix('./')}" if parent.startswith("./") else parent
+    names = whole.split("/")
+    if "" in names or any(name in {".", ".."} for name in names):
+        raise InvalidArgument.of_field(path, "must be names with slashes between them")
+    if not covers(owner, whole):
+        raise InvalidArgument.of_field(path, f"must lie within {owner}, or begin with ./")
+    if len(names) > MAX_LINEAGE:
+        raise InvalidArgument.of_field(path, f"must be at most {MAX_LINEAGE} names deep, not {len(names)}")
+    if len(whole) > 256:
+        raise InvalidArgument.of_field(path, "must be at most 256 characters with the principal before it")
+    return whole
+
+
+def parse_args(text: str, *, path: str = "args") -> Any:
+    """The arguments of a script from JSON text; none are null. Raises InvalidArgument for what is no JSON."""
+    try:
+        return json.loads(text, parse_constant=_refuse) if text else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument.of_field(path, f"must be JSON: {error or 'nests too deep'}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def result_to_json(result: ScriptResult) -> dict[str, Any]:
+    """The JSON form of a result: snake_case names, lower-case words (C26)."""
+    return {
+        "value": result.value,
+        "stop_reason": str(result.stop_reason),
+        "error": result.error or None,
+        "agents_started": result.agents_started,
+        "failures": [
+            {**asdict(failure), "failure": {**asdict(failure.failure), "code": str(failure.failure.code)}}
+            for failure in result.failures
+        ],
+    }

@@ -1,0 +1,128 @@
+"""Workflow scripts and what comes of them (`run.proto`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.script import AgentFailure, Script, ScriptMeta, ScriptPhase, ScriptResult, StopReason
+from fanfold.model.script_checks import parse_args, parse_meta, parse_parent
+from fanfold.v1 import run_pb2 as pb
+from fanfold.wire.step import failure_from_proto, failure_to_proto, json_to_text
+
+_REASON_TO_PROTO = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+_REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
+
+_MetaMessage = TypeVar("_MetaMessage", pb.Script, pb.ScriptMeta)
+_Part = TypeVar("_Part")
+
+
+def script_to_proto(script: Script, message: pb.Script) -> None:
+    """Write a script into a message."""
+    message.source = script.source
+    meta_to_proto(script.meta, message)
+    if script.args is not None:
+        message.args_json = json_to_text(script.args)
+    message.provider = script.provider
+    if script.max_total_agents is not None:
+        message.max_total_agents = script.max_total_agents
+    message.parent = script.parent
+
+
+def script_from_proto(message: pb.Script, owner: str, *, path: str = "open.script") -> Script:
+    """The script that is asked for; its parent as a whole path within the owner.
+
+    Raises:
+        InvalidArgument: naming everything that is wrong with its form.
+    """
+    wrong: list[FieldViolation] = []
+
+    def checked(parse: Callable[[], _Part]) -> _Part | None:
+        try:
+            return parse()
+        except InvalidArgument as error:
+            wrong.extend(error.violations)
+            return None
+
+    meta = checked(lambda: parse_meta(_meta_form(message), path=path))
+    args = checked(lambda: parse_args(message.args_json, path=f"{path}.args_json"))
+    parent = checked(lambda: parse_parent(message.parent, owner, path=f"{path}.parent"))
+    script = Script(
+        source=message.source,
+        meta=meta or ScriptMeta(name="", description=""),
+        args=args,
+        provider=message.provider,
+        max_total_agents=message.max_total_agents if message.HasField("max_total_agents") else None,
+        parent=parent or "",
+    )
+    if wrong:
+        raise WrongScript(script, wrong)
+    return script
+
+
+class WrongScript(InvalidArgument):
+    """The form of a script is wrong. `script` is what could be read of it, for more to be found that is wrong."""
+
+    def __init__(self, script: Script, violations: list[FieldViolation]) -> None:
+        super().__init__(violations=violations)
+        self.script = script
+
+
+def _meta_form(message: pb.Script | pb.ScriptMeta) -> dict[str, Any]:
+    return {
+        "name": message.name,
+        "description": message.description,
+        "when_to_use": message.when_to_use,
+        "phases": tuple({"title": phase.title, "detail": phase.detail} for phase in message.phases),
+    }
+
+
+def meta_to_proto(meta: ScriptMeta, message: _MetaMessage) -> None:
+    """Write what a script says of itself into a message."""
+    message.name, message.description, message.when_to_use = meta.name, meta.description, meta.when_to_use
+    for phase in meta.phases:
+        message.phases.add(title=phase.title, detail=phase.detail)
+
+
+def meta_from_proto(message: pb.ScriptMeta) -> ScriptMeta:
+    """What a script says of itself, as it was sent."""
+    return ScriptMeta(
+        name=message.name,
+        description=message.description,
+        when_to_use=message.when_to_use,
+        phases=tuple(ScriptPhase(title=phase.title, detail=phase.detail) for phase in message.phases),
+    )
+
+
+def result_to_proto(result: ScriptResult, message: pb.ScriptResult) -> None:
+    """Write a result into a message."""
+    if result.stop_reason is StopReason.COMPLETED:
+        message.value_json = json_to_text(result.value)
+    message.stop_reason = _REASON_TO_PROTO[result.stop_reason]
+    message.error = result.error
+    message.agents_started = result.agents_started
+    for failure in result.failures:
+        told = message.failures.add(call=failure.call, label=failure.label, phase=failure.phase, line=failure.line)
+        failure_to_proto(failure.failure, told.failure)
+
+
+def result_from_proto(message: pb.ScriptResult) -> ScriptResult:
+    """A result as it was sent."""
+    return ScriptResult(
+        value=json.loads(message.value_json) if message.HasField("value_json") else None,
+        stop_reason=_REASON_FROM_PROTO.get(message.stop_reason, StopReason.ERROR),
+        error=message.error,
+        agents_started=message.agents_started,
+        failures=tuple(
+            AgentFailure(
+                call=failure.call,
+                label=failure.label,
+                phase=failure.phase,
+                line=failure.line,
+                failure=failure_from_proto(failure.failure),
+            )
+            for failure in message.failures
+        ),
+    )
