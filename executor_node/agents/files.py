@@ -58,6 +58,9 @@ _KEYS_OF_ONE_KIND = {
     "tools": AgentKind.LLM,
     "max_steps": AgentKind.LLM,
 }
+OWN_VARIABLES = "FANFOLD_"
+"""How the variables begin that are fanfold's own, as a token; agents never see them."""
+
 _REQUIRED_KEY = {AgentKind.PYTHON: "entry", AgentKind.COMMAND: "command"}
 _DEFINITION = TypeAdapter(AgentDefinition)
 
@@ -255,7 +258,7 @@ def _define(matter: _FrontMatter, body: str) -> AgentDefinition:
                 for v in violations_of(error, "")
             )
         ) from None
-    if wrongs := list(_contradictions(definition, matter.lines)):
+    if wrongs := [*_contradictions(definition, matter.lines), *_secrets(definition, matter.lines)]:
         raise _AgentFileWrong(*wrongs)
     return definition
 
@@ -277,6 +280,13 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
             yield _Wrong(lines["isolation"], "isolation shared requires `idempotent: true`")
     if kind is AgentKind.LLM:
         yield _Wrong(lines["kind"], "kind llm is not available yet")
+
+
+def _secrets(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[_Wrong]:
+    for index, name in enumerate(definition.env):
+        if name.upper().startswith(OWN_VARIABLES):
+            what = f"`env[{index}]` must not begin with {OWN_VARIABLES}, for such variables may be secret"
+            yield _Wrong(lines.get(f"env[{index}]", lines["env"]), what)
 
 
 def _line(mark: _Mark | None) -> int:

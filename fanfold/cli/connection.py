@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import click
-
-from fanfold.cli.options import Shown
+from fanfold.cli.options import SHOWN, Shown
 from fanfold.errors import FanfoldError, InternalError, Unavailable, Unimplemented
 from fanfold.rpc.credentials import Tls
 from fanfold.rpc.status import NOT_GRPC
@@ -26,7 +24,7 @@ async def connected(server: str | None, *, reconnect_timeout: float = RECONNECT_
     Raises:
         Unavailable: there is nothing, or something that is no coordinator.
     """
-    shown = click.get_current_context().find_object(Shown) or Shown()
+    shown = SHOWN.get()
     mesh = Mesh(server, token_file=shown.token_file, tls=_tls_of(shown), reconnect_timeout=reconnect_timeout)
     async with mesh:
         try:

@@ -14,7 +14,7 @@ import typer
 
 import fanfold
 from fanfold.cli import checkpoint_commands, exits, run_commands, token_commands
-from fanfold.cli.options import Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
+from fanfold.cli.options import SHOWN, Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
 
 app = typer.Typer(
     name="fanfold",
@@ -66,7 +66,6 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def fanfold_command(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -89,7 +88,7 @@ def fanfold_command(
     Exit codes: 0 all went well, 1 a step or the command failed,
     2 wrong usage or input, 3 the mesh cannot be reached, 130 interrupted.
     """
-    context.obj = Shown(token_file=token_file, tls=tls, ca=ca, cert=cert, key=key)
+    SHOWN.set(Shown(token_file=token_file, tls=tls, ca=ca, cert=cert, key=key))
 
 
 @app.command(epilog="Example: fanfold up --workspace ~/project --agents ~/project/agents --nodes 4")

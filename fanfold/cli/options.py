@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -38,3 +39,8 @@ class Shown:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+
+
+_NOTHING = Shown()
+SHOWN: ContextVar[Shown] = ContextVar("fanfold_shown", default=_NOTHING)
+"""What this command shows."""

@@ -196,6 +196,10 @@ WRONG = {
     "entry for command": (COMMAND + "entry: a:b\n", "6: `entry` is for kind python, not for kind command"),
     "model for command": (COMMAND + "model: m\n", "6: `model` is for kind llm, not for kind command"),
     "env with a value": (COMMAND + "env: [A=b]\n", "6: `env[0]` must be the name of an environment variable"),
+    "env with a secret of ours": (
+        COMMAND + "env: [HOME, FANFOLD_TOKEN]\n",
+        "6: `env[1]` must not begin with FANFOLD_, for such variables may be secret",
+    ),
     "env as mapping": (COMMAND + "env: {A: b}\n", "6: `env` must be a list"),
     "output of nothing": (
         COMMAND + "max_output_bytes: 0\n",
