@@ -113,4 +113,7 @@ class Queries:
 
     def _view(self, kept: KeptJob) -> Job:
         live = self._jobs.live(kept.number)
-        return view_of_kept(kept) if live is None else view_of_live(live, self._jobs.now())
+        # A settlement that the store has may not have come back to memory yet.
+        if live is None or kept.state.is_settled:
+            return view_of_kept(kept)
+        return view_of_live(live, self._jobs.now())

@@ -29,11 +29,13 @@ class Chunk(NamedTuple):
 class SourceBuffer:
     """The last bytes that were written to one source. What falls out of it before it was sent becomes a gap (C37).
 
-    Until it is known how much a former producer has written, which `go_on_after` tells, its offsets count from there.
+    Until it is known how much a former producer has written, which `go_on_after` tells, its offsets count from there;
+    unless it `rewrites` all that from the first byte on.
     """
 
-    def __init__(self, most: int = BUFFER_BYTES, *, is_placed: bool = False) -> None:
+    def __init__(self, most: int = BUFFER_BYTES, *, is_placed: bool = False, rewrites: bool = False) -> None:
         self._most = most
+        self._rewrites = rewrites
         self._is_placed = is_placed
         self._data = bytearray()
         self._first = 0
@@ -53,7 +55,7 @@ class SourceBuffer:
             self._is_placed = True
             self._first += total
         end = self._first + len(self._data)
-        if total > end:
+        if total > end and not self._rewrites:  # else what is written next is what the registry has
             self._data.clear()
             self._first = total
         self._following = total
@@ -93,6 +95,7 @@ class JobOutput:
         self._is_progress_due = False
         self._settlement: Settlement | None = None
         self._is_closing = False
+        self._rewrites = rewrites
         self._is_placed = rewrites
         """Whether offsets are those of the registry."""
         self._credit = 0
@@ -160,7 +163,7 @@ class JobOutput:
 
     def _source(self, name: str) -> SourceBuffer:
         if name not in self._sources:
-            self._sources[name] = SourceBuffer(is_placed=self._is_placed)
+            self._sources[name] = SourceBuffer(is_placed=self._is_placed, rewrites=self._rewrites)
         return self._sources[name]
 
     def _next_output(self) -> pb.ProduceOutput | None:

@@ -15,7 +15,7 @@ import yaml
 from fanfold.background import background
 from fanfold.cli.child import Child
 from fanfold.clients.job_registry import JobRegistryClient
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, Unavailable
 from fanfold.model.job import Job, JobFilter, JobState
 from faults.job_checker import JobHistory
 from faults.producing_child import History
@@ -191,17 +191,20 @@ async def _all_settled(client: JobRegistryClient) -> list[Job]:
     """All jobs, once none of them runs any more; as they are if that takes too long."""
     deadline = asyncio.get_running_loop().time() + 5 * GRACE
     while True:
-        jobs: list[Job] = []
-        token = ""
-        while True:
-            page = await client.list_jobs(page_token=token, page_size=50)
-            jobs += page.jobs
-            token = page.next_page_token
-            if not token:
-                break
-        if all(job.state.is_settled for job in jobs) or asyncio.get_running_loop().time() > deadline:
-            return jobs
+        with suppress(Unavailable):  # the client has not noticed yet that it is back
+            jobs = await _all_jobs(client)
+            if all(job.state.is_settled for job in jobs) or asyncio.get_running_loop().time() > deadline:
+                return jobs
         await asyncio.sleep(0.1)
+
+
+async def _all_jobs(client: JobRegistryClient) -> list[Job]:
+    page = await client.list_jobs(page_size=20)
+    jobs = [*page.jobs]
+    while page.next_page_token:
+        page = await client.list_jobs(page_size=20, page_token=page.next_page_token)
+        jobs += page.jobs
+    return jobs
 
 
 async def _output_of(client: JobRegistryClient, job_id: str) -> bytes:

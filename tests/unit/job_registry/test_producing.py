@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fanfold.errors import Aborted, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted, Unavailable
-from fanfold.model.job import JobSpec, JobState
+from fanfold.model.job import JobFilter, JobSpec, JobState
 from fanfold.model.principal import Principal, Role
 from job_registry.jobs import Jobs
 from job_registry.producing import CREDIT_BYTES, Openings
@@ -409,6 +409,30 @@ async def test_a_settlement_takes_effect_also_when_its_stream_breaks_meanwhile()
         may_go_on.set()
         assert (await again.heard(Kept)).job.detail == "done"
         assert not jobs.all_live
+
+
+@pytest.mark.contract("C35", "F23")
+async def test_a_settlement_that_the_store_has_is_told_as_one_at_once() -> None:
+    class Late(MemoryJobStore):
+        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+            moved = await super().move(*args, **fields)
+            reached.set()
+            await may_go_on.wait()
+            return moved
+
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    async with jobs_in(Late()) as jobs:
+        producing, queries = Producing(jobs), Queries(jobs)
+        job = await producing.register()
+        producing.say(Settled(JobState.COMPLETED, "done"))
+        await reached.wait()
+        changes = queries.watch(ALICE, JobFilter(states=[JobState.COMPLETED]), 0)
+        (told,), _ = await anext(changes)
+        assert told == await queries.get(ALICE, job.id)
+        assert (told.state, told.detail) == (JobState.COMPLETED, "done")
+        may_go_on.set()
+        await producing.heard(Kept)
+        await changes.aclose()
 
 
 @pytest.mark.contract("F3", "F6")
