@@ -99,6 +99,7 @@ class TokenBudget:
         self._share = 0
         self.divide(steps)
         self._set_aside = 0
+        self._inherited: dict[str, int] = {}
         self._line: deque[tuple[asyncio.Future[Reservation | None], int]] = deque()
 
     def divide(self, steps: int) -> None:
@@ -120,6 +121,24 @@ class TokenBudget:
         """Set tokens aside for an attempt that runs already, whether they are there or not."""
         self._set_aside += tokens
         return Reservation(self, tokens)
+
+    def inherit(self, name: str, tokens: int) -> None:
+        """Set aside what a former holder of the run has set aside for a step that runs already, by its key."""
+        self._set_aside += tokens
+        self._inherited[name] = tokens
+
+    def inherited(self, name: str, tokens: int) -> Reservation:
+        """What a former holder has set aside for a step; so many tokens if that is not known."""
+        known = self._inherited.pop(name, None)
+        return self.adopt(tokens) if known is None else Reservation(self, known)
+
+    def lose(self, tokens: int) -> None:
+        """Charge what a former holder has set aside for an attempt of which nothing will be heard.
+
+        All that it had set aside was within the limit. So is this, unless the attempt has been charged before.
+        """
+        self.spent += max(0, min(tokens, self.limit - self.spent - self._set_aside))
+        self.on_spent()
 
     async def reserve(self, spec: AgentStepSpec, waiting: Waiting, *, uses_model: bool) -> Reservation | StepFailure:
         """Set aside what an attempt of the step needs, once it is there; or why it will not be (BUDGET_EXHAUSTED)."""

@@ -40,6 +40,10 @@ class Budgeted:
         self._uses_model = uses_model
         self._unaccounted = unaccounted
 
+    def needs(self, spec: AgentStepSpec) -> int:
+        """What is set aside for the step (Spender)."""
+        return self._budget.needs(spec, uses_model=self._uses_model(spec.agent))
+
     def concurrency_hint(self) -> int:
         """The executor's."""
         return self._runner.concurrency_hint()
@@ -50,12 +54,11 @@ class Budgeted:
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step once there are tokens for it; it ends BUDGET_EXHAUSTED if there never will be."""
-        uses_model = self._uses_model(spec.agent)
         if (key.position, key.stage) in self._unaccounted:
-            with self._budget.adopt(self._budget.needs(spec, uses_model=uses_model)) as lost:
+            with self._budget.adopt(self.needs(spec)) as lost:
                 lost.ended(None)
         with self._waiting.step():
-            reservation = await self._budget.reserve(spec, self._waiting, uses_model=uses_model)
+            reservation = await self._budget.reserve(spec, self._waiting, uses_model=self._uses_model(spec.agent))
             if isinstance(reservation, StepFailure):
                 return StepLife(spec, on_event).end(unplaced(spec, reservation))
             with reservation:

@@ -43,6 +43,15 @@ class StepRunner(Protocol):
         ...
 
 
+@runtime_checkable
+class Spender(Protocol):
+    """A runner that keeps its steps within the budget of their run."""
+
+    def needs(self, spec: AgentStepSpec) -> int:
+        """Tokens that are set aside for an attempt of the step."""
+        ...
+
+
 class Unkeyed:
     """Implements `StepRunner` with any executor, which need not know the keys."""
 

@@ -74,6 +74,10 @@ class MeshExecutor:
         self._noting: dict[str, asyncio.Lock] = {}
         self._spending = Spending(mesh.nodes, mesh.queue, scope)
 
+    def needs(self, spec: AgentStepSpec) -> int:
+        """What is set aside of the run's budget for an attempt of the step (Spender)."""
+        return self._spending.needs(spec)
+
     def concurrency_hint(self) -> int:
         """Sum of the live nodes' hints; moves as nodes come and go (C10)."""
         return self._mesh.nodes.hint()
@@ -95,9 +99,9 @@ class MeshExecutor:
     async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
         adopted = self._adopted(key, spec)
         if adopted is None and (key.position, key.stage) in self._scope.unaccounted:
-            self._spending.lose(spec)
+            self._spending.lose(key, spec)
         attempt = Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
-        outcome = await self._go_on(adopted, spec, attempt) if adopted else None
+        outcome = await self._go_on(adopted, key, spec, attempt) if adopted else None
         while True:
             if outcome is None:
                 outcome = await self._run_attempt(key, spec, attempt)
@@ -121,16 +125,18 @@ class MeshExecutor:
             return None
         return adopted
 
-    async def _go_on(self, adopted: AdoptedExecution, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome | None:
+    async def _go_on(
+        self, adopted: AdoptedExecution, key: StepKey, spec: AgentStepSpec, attempt: Attempt
+    ) -> StepOutcome | None:
         """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
         execution = adopted.execution
         execution.attend(attempt.tell, self._scope)
-        with self._spending.adopt(spec) as reservation:
+        with self._spending.adopt(key, spec) as reservation:
             await self._wait(execution, reservation)
-            ending = await self._ending_of(execution, adopted.name.key, reservation)
+            ending = await self._ending_of(execution, key.name, reservation)
         if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
             attempt.handed_back(ending.usage)
-            self._forget_endings(adopted.name.key)
+            self._forget_endings(key.name)
             return None
         return await self._accept(spec, execution.node.node.name, ending)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.budget import Reservation
+from coordinator.combinators.runner import StepKey
 from coordinator.placement.execution import Ending
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
@@ -34,17 +35,21 @@ class Spending:
             uses_model = node.uses_model(spec.agent) is not False
         return await budget.reserve(spec, self._scope.waiting, uses_model=uses_model)
 
-    def adopt(self, spec: AgentStepSpec) -> Reservation:
-        """What a former holder of the run has set aside for an attempt that goes on."""
+    def needs(self, spec: AgentStepSpec) -> int:
+        """What a former holder of the run has set aside for an attempt of the step."""
         budget = self._scope.budget
         if budget is None:
-            return Reservation()
-        uses_model = self._nodes.uses_model(spec.agent) is not False
-        return budget.adopt(budget.needs(spec, uses_model=uses_model))
+            return 0
+        return budget.needs(spec, uses_model=self._nodes.uses_model(spec.agent) is not False)
 
-    def lose(self, spec: AgentStepSpec) -> None:
+    def adopt(self, key: StepKey, spec: AgentStepSpec) -> Reservation:
+        """What a former holder has set aside for an attempt that goes on."""
+        budget = self._scope.budget
+        return Reservation() if budget is None else budget.inherited(key.name, self.needs(spec))
+
+    def lose(self, key: StepKey, spec: AgentStepSpec) -> None:
         """Charge an attempt that a former holder has begun, and of which nothing will be heard."""
-        with self.adopt(spec) as reservation:
+        with self.adopt(key, spec) as reservation:
             reservation.ended(None)
 
     def charge(self, reservation: Reservation, ending: Ending | None) -> None:

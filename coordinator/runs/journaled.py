@@ -15,6 +15,7 @@ from coordinator.runs.account import Account
 from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.gate import Gate
 from coordinator.runs.history import History
+from coordinator.runs.inheritance import inherit
 from coordinator.runs.log import RunLog
 from coordinator.runs.presence import Presence
 from coordinator.runs.reader import LiveReader
@@ -224,8 +225,7 @@ class JournaledRun:
             self._failure = error.message
             return
         async with self._tenure.adopted():
-            if self.scope.lost_nodes:
-                self.scope.unaccounted.update(self._history.begun)
+            inherit(self.scope, self._runner, self.work, self._history)
             gate = Gate(self._runner, self)
             tell_changed, item_hash = self._account.tell_changed, self.work.item_hash
             recall = Recall(gate, records, tell_changed, item_hash, keeps=bool(workflow_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -87,6 +87,10 @@ class PipelineWork:
     def item_hash(self, position: int) -> str:
         """Hash of the item."""
         return self._request.item_hashes[position]
+
+    def known_steps(self) -> Iterable[tuple[StepKey, AgentStepSpec]]:
+        """None: its caller knows them."""
+        return ()
 
     async def carry_out(self, runner: StepRunner, history: History, listener: Listener, first: Sequence[str]) -> None:
         """Take each item on from its last outcome."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from coordinator.combinators.parallel import fan_out
-from coordinator.combinators.runner import StepRunner
+from coordinator.combinators.runner import StepKey, StepRunner
 from coordinator.runs.history import History
 from fanfold.errors import FailedPrecondition
 from fanfold.model.run import RunKind
@@ -66,6 +66,10 @@ class Work(Protocol):
         """Hash of a step's item; empty for steps that have none."""
         ...
 
+    def known_steps(self) -> Iterable[tuple[StepKey, AgentStepSpec]]:
+        """The steps that are known without asking for them."""
+        ...
+
     async def carry_out(self, runner: StepRunner, history: History, listener: Listener, first: Sequence[str]) -> None:
         """Do what the history lacks. Steps whose keys are in `first` are begun before others."""
         ...
@@ -101,6 +105,10 @@ class ParallelWork:
     def item_hash(self, position: int) -> str:
         """Nothing: its steps have no items."""
         return ""
+
+    def known_steps(self) -> Iterable[tuple[StepKey, AgentStepSpec]]:
+        """All of them."""
+        return ((StepKey.of_spec(index, spec), spec) for index, spec in enumerate(self._specs))
 
     async def carry_out(self, runner: StepRunner, history: History, listener: Listener, first: Sequence[str]) -> None:
         """Run what has not ended."""

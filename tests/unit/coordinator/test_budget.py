@@ -58,6 +58,35 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+# What is inherited.
+
+
+@pytest.mark.contract("C19")
+async def test_what_a_former_holder_has_set_aside_is_nobody_elses_until_its_step_has_it() -> None:
+    budget = TokenBudget(100, spent=10)
+    budget.inherit("a", 60)
+    assert (await taken(budget, 30)).tokens == 30
+    waiting = asyncio.ensure_future(reserved(budget, 30))
+    await settle()
+    assert not waiting.done()
+    spend(budget.inherited("a", 40), 20)
+    assert isinstance(await waiting, Reservation)
+    assert budget.spent == 30
+    assert budget.inherited("a", 40).tokens == 40, "it is given once"
+
+
+@pytest.mark.contract("C19")
+async def test_what_a_former_holder_has_lost_is_charged_within_the_limit() -> None:
+    budget = TokenBudget(100, spent=10)
+    budget.inherit("a", 30)
+    budget.lose(40)
+    assert budget.spent == 50
+    budget.lose(40)
+    assert budget.spent == 70, "it was charged before, by another holder: all of it never was within the limit"
+    budget.lose(40)
+    assert budget.spent == 70
+
+
 # What is set aside, and for whom.
 
 

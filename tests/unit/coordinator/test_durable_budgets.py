@@ -13,7 +13,7 @@ from fanfold.errors import Aborted, Unavailable
 from fanfold.model.run import Budget, BudgetExhausted, EventDetail, RunEvent, RunStepEvent
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepPolicy
 from fanfold.schema import SchemaValidator
-from support.durable import DEADLINE, World, decoded, end_of, events_of, opening, read_into, specs
+from support.durable import DEADLINE, World, decoded, end_of, events_of, opening, read_into, specs, started
 from support.mesh import until
 
 pytestmark = pytest.mark.contract("C13")
@@ -72,10 +72,10 @@ async def test_a_coordinator_that_takes_over_goes_on_with_what_is_left(world: Wo
         one.journal.is_cut = True
         with pytest.raises((JournalFailed, Aborted, Unavailable)):
             await read_into(seen, source)
-    await until(lambda: bool([*two.runs.holding]), "the other has it")
     kept = await kept_budget(world)
     assert kept is not None
     assert kept.spent == sum(each.usage.tokens for each in outcomes(seen).values()) == 50
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
     world.agents.gate.set()
     again = opening("r1", budget_tokens=100, detail=EventDetail.LIFECYCLE, from_sequence=seen[-1].sequence + 1)
     told = seen + await events_of(two, again, steps)
@@ -84,6 +84,27 @@ async def test_a_coordinator_that_takes_over_goes_on_with_what_is_left(world: Wo
     assert end_of(told).run.budget == await kept_budget(world) == Budget(limit=100, spent=90, refused_steps=2)
     exhausted = [event for event in told if isinstance(event, BudgetExhausted)]
     assert len(exhausted) == 1
+
+
+@pytest.mark.contract("C19", "F10")
+async def test_what_is_lost_is_charged_before_anything_more_is_set_aside(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    steps = spenders("30 wait 10", "6 wait", max_tokens=40)
+    asked = opening("r1", budget_tokens=100, detail=EventDetail.LIFECYCLE)
+    seen: list[RunEvent] = []
+    async with one.runs.parallel(asked, steps) as source:
+        while len(started(seen)) < 2:
+            seen += decoded(await source.read())
+        one.journal.is_cut = True
+        with pytest.raises((JournalFailed, Aborted, Unavailable)):
+            await read_into(seen, source)
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
+    world.agents.gate.set()
+    again = opening("r1", budget_tokens=100, detail=EventDetail.LIFECYCLE, from_sequence=seen[-1].sequence + 1)
+    told = seen + await events_of(two, again, steps)
+    # With the first one begun again before the second one's 40 are charged, 120 could be spent.
+    assert refused(told) == [0, 1]
+    assert end_of(told).run.budget == Budget(limit=100, spent=80, refused_steps=2)
 
 
 @pytest.mark.contract("C19")
