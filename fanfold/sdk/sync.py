@@ -19,7 +19,8 @@ from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent
 from fanfold.sdk.run import STOP_SECONDS
-from fanfold.sdk.runs import RECONNECT_TIMEOUT
+from fanfold.sdk.runs import DISPOSE_SECONDS, RECONNECT_TIMEOUT
+from fanfold.sdk.sync_jobs import MeshClosed, SyncJobs, SyncStartedRun, stepped
 
 Result = TypeVar("Result")
 
@@ -35,13 +36,21 @@ class SyncMesh:
         self,
         server: str | Sequence[str] | None = None,
         *,
+        registry: str | None = None,
         token: str | None = None,
         token_file: Path | None = None,
         tls: Tls | bool | None = None,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
     ) -> None:
         def make() -> Mesh:
-            return Mesh(server, token=token, token_file=token_file, tls=tls, reconnect_timeout=reconnect_timeout)
+            return Mesh(
+                server,
+                registry=registry,
+                token=token,
+                token_file=token_file,
+                tls=tls,
+                reconnect_timeout=reconnect_timeout,
+            )
 
         self._make = make
         self._mesh: Mesh | None = None
@@ -103,6 +112,29 @@ class SyncMesh:
             )
 
         return self._wait(run())
+
+    def start(
+        self,
+        specs: Sequence[Spec],
+        *,
+        workflow_id: str = "",
+        budget_tokens: int | None = None,
+        request_id: str = "",
+    ) -> SyncStartedRun:
+        """Start a fan-out that goes on without this program (C31). Raises as `Mesh.start`."""
+        starting = self._opened.start(
+            specs, workflow_id=workflow_id, budget_tokens=budget_tokens, request_id=request_id
+        )
+        return SyncStartedRun(self._wait(starting), self._wait)
+
+    def started(self, run_id: str) -> SyncStartedRun:
+        """A run that was started before. Raises NotFound."""
+        return SyncStartedRun(self._wait(self._opened.started(run_id)), self._wait)
+
+    @property
+    def jobs(self) -> SyncJobs:
+        """The jobs of the job registry."""
+        return SyncJobs(self._opened.jobs, self._wait)
 
     def resume(
         self,
@@ -178,21 +210,15 @@ class SyncMesh:
         """Ask a run to stop. Raises NotFound."""
         return self._wait(self._opened.cancel(run_id, reason))
 
+    def dispose(self, run_id: str, *, timeout: float = DISPOSE_SECONDS) -> Run:
+        """Have a run gone. Raises as `Mesh.dispose`."""
+        return self._wait(self._opened.dispose(run_id, timeout=timeout))
+
     def watch(
         self, run_id: str, *, from_sequence: int = 0, detail: EventDetail = EventDetail.PROGRESS
     ) -> Iterator[RunEvent]:
         """A run's events, until it has ended. Raises as `Mesh.watch`."""
-        events = self._opened.watch(run_id, from_sequence=from_sequence, detail=detail)
-
-        async def following() -> RunEvent | None:
-            return await anext(events, None)
-
-        try:
-            while (event := self._wait(following())) is not None:
-                yield event
-        finally:
-            if self._mesh is not None:
-                self._wait(events.aclose())
+        return stepped(self._wait, self._opened.watch(run_id, from_sequence=from_sequence, detail=detail))
 
     def checkpoint(self, workflow_id: str) -> WorkflowCheckpoint:
         """What is recorded of a workflow. Raises as `Mesh.checkpoint`."""
@@ -217,6 +243,9 @@ class SyncMesh:
         return await self._make().__aenter__()
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._loop.is_closed():
+            work.close()
+            raise MeshClosed("the mesh is closed; use it within its `with` block")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a SyncMesh cannot be called from its own on_event; collect there and call afterwards")
