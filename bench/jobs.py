@@ -1,8 +1,9 @@
 """Measures the job registry: `python -m bench.jobs [--jobs N] [--seconds S] [--json]`.
 
-First many jobs run at once: how fast they are registered, what a page of the list and one job cost to get, as ratios to a
-raw gRPC echo of the same run, what a job takes of memory, and how soon all of them are there again after a kill. Then some
-producers write output steadily, beside a reader that stalls and one that follows: how long writes wait, what is held.
+First many jobs run at once: how fast they are registered, what a page of the list and one job cost to get, as ratios to
+a raw gRPC echo of the same run, what a job takes of memory, and how soon all of them are there again after a kill. Then
+some producers write output steadily, beside a reader that stalls and one that follows: how long writes wait, and what
+is held.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Producing:
     """A producer's stream, word by word."""
 
     def __init__(self, stub: JobRegistryAsyncStub) -> None:
-        self._call: Any = stub.ProduceJob()  # type: ignore[call-arg]  # the stubs know iterators only
+        self._call: Any = stub.ProduceJob()
         self.job_id = ""
         self.written = 0
 

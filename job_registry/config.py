@@ -33,6 +33,8 @@ class OutputSettings(_Section):
 
     live_bytes: int = Field(default=262_144, ge=64, le=67_108_864)
     """Last bytes that are held of each source while its job is not settled."""
+    total_bytes: int = Field(default=268_435_456, ge=0)
+    """Bytes that live jobs hold together; with more, each source that is written to holds `settled_bytes` only."""
     settled_bytes: int = Field(default=16_384, ge=64, le=67_108_864)
     """Last bytes that are kept of each source of a settled job."""
     write_interval: Seconds = 0.5

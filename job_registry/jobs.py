@@ -45,6 +45,7 @@ class Jobs:
         self.changed = Bell()
         self.capacity = Capacity(config.limits)
         self.output_bytes = 0
+        self.held_bytes = 0
         self.dropped_bytes = 0
         self.settlements = dict.fromkeys((JobState.COMPLETED, JobState.KILLED, JobState.FAILED), 0)
         self._live: dict[int, LiveJob] = {}
@@ -136,8 +137,7 @@ class Jobs:
 
     def detach(self, live: LiveJob, producer: Producer) -> None:
         """A stream that may have held a job is no more."""
-        if live.producer is producer:
-            live.producer = None
+        if live.holder is producer:
             live.away_since = self.now()
 
     def tell_progress(self, live: LiveJob, line: str) -> None:
@@ -147,7 +147,11 @@ class Jobs:
 
     def write(self, live: LiveJob, source: str, offset: int, data: bytes) -> None:
         """Add to a job's output. Raises KeyError for a source that it has not."""
+        ring, limits = live.rings[source], self.config.output
+        before = ring.held
+        ring.limit = limits.live_bytes if self.held_bytes < limits.total_bytes else limits.settled_bytes
         self.dropped_bytes += live.write(source, offset, data, datetime.now(UTC))
+        self.held_bytes += ring.held - before
         self.output_bytes += len(data)
         self._dirty.add(live)
 
@@ -165,12 +169,22 @@ class Jobs:
                 self.changed.ring()
             return live.kept
 
-    async def settle(self, live: LiveJob, state: JobState, detail: str, result: bytes | None = None) -> KeptJob:
-        """Settle a job by its producer's word; gives it as it is kept, for the first settlement stays (C35)."""
-        return await self._finishing.finish(self._settle(live, state, detail, result))
+    async def settle(
+        self, live: LiveJob, producer: Producer, state: JobState, detail: str, result: bytes | None = None
+    ) -> KeptJob:
+        """Settle a job by its producer's word; gives it as it is kept, for the first settlement stays (C35).
 
-    async def _settle(self, live: LiveJob, state: JobState, detail: str, result: bytes | None) -> KeptJob:
+        Raises:
+            Aborted: another stream has come to hold the job.
+        """
+        return await self._finishing.finish(self._settle(live, producer, state, detail, result))
+
+    async def _settle(
+        self, live: LiveJob, producer: Producer, state: JobState, detail: str, result: bytes | None
+    ) -> KeptJob:
         async with live.lock:
+            if live.holder is not producer:
+                raise _superseded()
             return await self._end(live, settled(live.kept.standing, state, detail), result)
 
     async def give_up_overdue(self) -> None:
@@ -247,6 +261,7 @@ class Jobs:
         del self._live[live.number]
         self._dirty.discard(live)
         self.capacity.give(_counted_by(live.kept))
+        self.held_bytes -= live.held
         self.settlements[live.kept.state] += 1
         live.ended.set()
         live.moved.ring()
@@ -256,18 +271,23 @@ class Jobs:
     def _enter(self, live: LiveJob) -> None:
         self._live[live.number] = live
         self.capacity.take(_counted_by(live.kept))
+        self.held_bytes += live.held
 
     def _take_over(self, live: LiveJob, producer: Producer) -> None:
         if not producer.is_there:  # it went while this was being written
             return
-        before, live.producer = live.producer, producer
+        before, live.holder = live.producer, producer
         if before is not None and before is not producer:
-            before.end(Aborted("another stream holds the job now", reason="SUPERSEDED"))
+            before.end(_superseded())
 
 
 def gone(kept: KeptJob) -> NotFound:
     """What a producer is told whose job was given up (C38)."""
     return NotFound(f"{kept.id} was given up: {kept.standing.detail}", reason="GONE")
+
+
+def _superseded() -> Aborted:
+    return Aborted("another stream holds the job now", reason="SUPERSEDED")
 
 
 def _counted_by(kept: KeptJob) -> str:

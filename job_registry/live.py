@@ -43,19 +43,6 @@ class LiveJob:
     that have it keep it beyond its end, which `ended` tells, so that they get all its output.
     """
 
-    __slots__ = (
-        "_unwritten",
-        "away_since",
-        "ended",
-        "kept",
-        "lock",
-        "moved",
-        "producer",
-        "progress",
-        "rings",
-        "stop_told",
-    )
-
     def __init__(self, kept: KeptJob, rings: Sequence[Ring], *, away_since: float) -> None:
         self.kept = kept
         self.rings = {ring.name: ring for ring in rings}
@@ -63,7 +50,7 @@ class LiveJob:
         self.lock = asyncio.Lock()
         self.moved = Bell()
         self.ended = asyncio.Event()
-        self.producer: Producer | None = None
+        self.holder: Producer | None = None
         self.away_since = away_since
         self.stop_told: float | None = None
         self._unwritten = {ring.name: _Unwritten(ring) for ring in rings}
@@ -72,6 +59,16 @@ class LiveJob:
     def number(self) -> int:
         """Its number."""
         return self.kept.number
+
+    @property
+    def producer(self) -> Producer | None:
+        """The stream that holds it; None while its producer is away. `holder` is the last one that did."""
+        return self.holder if self.holder is not None and self.holder.is_there else None
+
+    @property
+    def held(self) -> int:
+        """Bytes of output that are held."""
+        return sum(ring.held for ring in self.rings.values())
 
     def write(self, source: str, offset: int, data: bytes, time: datetime) -> int:
         """Add output. Gives how many bytes were dropped for it. Raises KeyError for a source that it has not."""

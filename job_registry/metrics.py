@@ -45,5 +45,4 @@ class JobCollector(Collector):
         yield CounterMetricFamily(
             DROPPED_BYTES, "Bytes of output of live jobs that were dropped for newer ones.", value=jobs.dropped_bytes
         )
-        held = sum(ring.held for each in live for ring in each.rings.values())
-        yield GaugeMetricFamily(HELD_BYTES, "Bytes of output of live jobs that are held.", value=held)
+        yield GaugeMetricFamily(HELD_BYTES, "Bytes of output of live jobs that are held.", value=jobs.held_bytes)

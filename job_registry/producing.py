@@ -246,7 +246,8 @@ class Stream:
             )
         if not self.is_there:
             return
-        kept = await self._jobs.settle(live, word.state, line_of(word.detail), bytes(result) if has_result else None)
+        whole = bytes(result) if has_result else None
+        kept = await self._jobs.settle(live, self, word.state, line_of(word.detail), whole)
         if kept.standing.given_up:
             raise gone(kept)
         self.told.push(Kept(view_of_kept(kept)))

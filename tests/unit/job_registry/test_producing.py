@@ -217,6 +217,47 @@ async def test_a_superseded_stream_writes_nothing_any_more() -> None:
         assert (done.state, done.sources[0].total_bytes) == (JobState.COMPLETED, 5)
 
 
+@pytest.mark.contract("C32", "C35")
+async def test_whoever_is_superseded_while_it_settles_settles_nothing() -> None:
+    class Slow(MemoryJobStore):
+        async def attach(self, number: int, epoch: int) -> None:
+            reached.set()
+            await may_go_on.wait()
+            await super().attach(number, epoch)
+
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    async with jobs_in(Slow()) as jobs:
+        first, second = Producing(jobs), Producing(jobs)
+        job = await first.register()
+        second.say(Reattach(job.id, 2))
+        await reached.wait()
+        first.say(Settled(JobState.FAILED, "late"))
+        await asyncio.sleep(0.05)  # so that it waits for its turn
+        may_go_on.set()
+        await second.heard(Committed)
+        assert isinstance(await first.failure(), Aborted)
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        assert (await second.settle()).state is JobState.COMPLETED
+
+
+@pytest.mark.contract("C37", "F15")
+async def test_all_jobs_together_hold_a_bounded_number_of_bytes() -> None:
+    limits = {"live_bytes": 1000, "total_bytes": 3000, "settled_bytes": 100}
+    async with jobs_in(output=limits) as jobs:
+        producers = []
+        for number in range(20):
+            producing = Producing(jobs)
+            await producing.register(f"r{number}")
+            producing.write(b"x" * 1000)
+            await until(lambda: jobs.output_bytes == 1000 * (number + 1), "output is taken")  # noqa: B023
+            producers.append(producing)
+        assert jobs.held_bytes == 3 * 1000 + 17 * 100
+        assert jobs.held_bytes == sum(live.held for live in jobs.all_live)
+        for producing in producers:
+            await producing.settle()
+        assert jobs.held_bytes == 0
+
+
 @pytest.mark.contract("C38", "F3")
 async def test_a_producer_that_stays_away_beyond_the_grace_has_lost_its_job() -> None:
     clock = Clock()
