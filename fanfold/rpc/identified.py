@@ -44,9 +44,13 @@ class IdentifiedChannel(grpc.aio.Channel):
 
     def _method(self, kind: str, path: str, *how: Any, **more: Any) -> Any:
         """A method that makes its calls over the channel of the moment."""
+        channel = self._channel
+        method = getattr(channel, kind)(path, *how, **more)
 
         def call(*request: Any, metadata: Any = None, **options: Any) -> Any:
-            method = getattr(self.current(), kind)(path, *how, **more)
+            nonlocal channel, method
+            if (now := self.current()) is not channel:
+                channel, method = now, getattr(now, kind)(path, *how, **more)
             return method(*request, metadata=(*(metadata or ()), *self._showing.metadata()), **options)
 
         return call
