@@ -33,7 +33,16 @@ class CoordinatorStub:
     UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
     again. Repeat with the same `request_id`.
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+    UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+    `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+    PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+    of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
     UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
@@ -140,7 +149,16 @@ class CoordinatorServicer:
     UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
     again. Repeat with the same `request_id`.
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+    UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+    `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+    PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+    of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
     UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
@@ -237,7 +255,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """Lists the caller's runs, newest first. Pages are stable under inserts.
+        """Lists the runs that the caller may see, newest first. Pages are stable under inserts.
 
         Errors:
         INVALID_ARGUMENT the page token is not one this method gave.
@@ -263,7 +281,8 @@ class CoordinatorServicer:
         """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
 
         Errors:
-        NOT_FOUND no such run, or it belongs to somebody else.
+        NOT_FOUND         no such run, or it belongs to somebody else.
+        PERMISSION_DENIED the caller sees the run, but may not stop it (NOT_OWNER).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -432,7 +451,16 @@ class Coordinator:
     UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
     again. Repeat with the same `request_id`.
     RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+    UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+    `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+    PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+    of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
     UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running

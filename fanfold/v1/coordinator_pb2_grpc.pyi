@@ -34,7 +34,16 @@ class CoordinatorStub:
       UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
                           again. Repeat with the same `request_id`.
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+      UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+                          `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+      PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+                          of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
       UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
@@ -119,7 +128,7 @@ class CoordinatorStub:
       NOT_FOUND no such run, or it belongs to somebody else (C33).
     """
     ListRuns: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]
-    """Lists the caller's runs, newest first. Pages are stable under inserts.
+    """Lists the runs that the caller may see, newest first. Pages are stable under inserts.
 
     Errors:
       INVALID_ARGUMENT the page token is not one this method gave.
@@ -137,7 +146,8 @@ class CoordinatorStub:
     """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
 
     Errors:
-      NOT_FOUND no such run, or it belongs to somebody else.
+      NOT_FOUND         no such run, or it belongs to somebody else.
+      PERMISSION_DENIED the caller sees the run, but may not stop it (NOT_OWNER).
     """
     DisposeRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]
     """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
@@ -194,7 +204,16 @@ class CoordinatorAsyncStub(CoordinatorStub):
       UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
                           again. Repeat with the same `request_id`.
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+      UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+                          `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+      PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+                          of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
       UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
@@ -276,7 +295,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
       NOT_FOUND no such run, or it belongs to somebody else (C33).
     """
     ListRuns: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListRunsRequest, _coordinator_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """Lists the caller's runs, newest first. Pages are stable under inserts.
+    """Lists the runs that the caller may see, newest first. Pages are stable under inserts.
 
     Errors:
       INVALID_ARGUMENT the page token is not one this method gave.
@@ -294,7 +313,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
 
     Errors:
-      NOT_FOUND no such run, or it belongs to somebody else.
+      NOT_FOUND         no such run, or it belongs to somebody else.
+      PERMISSION_DENIED the caller sees the run, but may not stop it (NOT_OWNER).
     """
     DisposeRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]  # type: ignore[assignment]
     """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
@@ -350,7 +370,16 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
       UNAVAILABLE         the coordinator is starting, draining or unreachable; google.rpc.RetryInfo says when to try
                           again. Repeat with the same `request_id`.
       RESOURCE_EXHAUSTED  a limit is reached; the message names it. Wait as RetryInfo says, or ask for less.
+      UNAUTHENTICATED     the call shows nothing that makes its caller known: a bearer token in the metadata key
+                          `authorization`, or a client certificate. What was wrong is not told. Get valid credentials.
+      PERMISSION_DENIED   the caller is known, and has no role that the method is for (ROLE_REQUIRED), or calls on behalf
+                          of others without being a service that may (MAY_NOT_ACT_FOR_OTHERS). Do not repeat.
       UNIMPLEMENTED       this release does not have the method yet.
+
+    Runs, workflow ids and request ids belong to the principal that calls (C18, C33). To somebody who may not see it a run
+    does not exist. Principals nest: `alice` reaches what is `alice/session-7`'s. Operators see and stop all runs, observers
+    see them. Services may name whom they call for in the metadata keys `x-fanfold-on-behalf-of` (a principal) and
+    `x-fanfold-roles` (with commas between; caller if it is not given), and the call is then that one's.
 
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
@@ -460,7 +489,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordinator_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.ListRunsResponse, _abc.Awaitable[_coordinator_pb2.ListRunsResponse]]:
-        """Lists the caller's runs, newest first. Pages are stable under inserts.
+        """Lists the runs that the caller may see, newest first. Pages are stable under inserts.
 
         Errors:
           INVALID_ARGUMENT the page token is not one this method gave.
@@ -490,7 +519,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Asks a run to stop. The first reason is kept. Idempotent; returns at once with the run as it then is (C27).
 
         Errors:
-          NOT_FOUND no such run, or it belongs to somebody else.
+          NOT_FOUND         no such run, or it belongs to somebody else.
+          PERMISSION_DENIED the caller sees the run, but may not stop it (NOT_OWNER).
         """
 
     @_abc_1.abstractmethod

@@ -28,7 +28,8 @@ if _version_not_supported:
 class ExecutorNodeStub:
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     def __init__(self, channel):
@@ -62,7 +63,8 @@ class ExecutorNodeStub:
 class ExecutorNodeServicer:
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     def DescribeNode(self, request, context):
@@ -176,7 +178,8 @@ def add_ExecutorNodeServicer_to_server(servicer, server):
 class ExecutorNode:
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     @staticmethod

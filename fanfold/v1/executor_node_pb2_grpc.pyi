@@ -29,7 +29,8 @@ GRPC_VERSION: str
 class ExecutorNodeStub:
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     @_typing.overload
@@ -101,7 +102,8 @@ class ExecutorNodeStub:
 class ExecutorNodeAsyncStub(ExecutorNodeStub):
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -169,7 +171,8 @@ class ExecutorNodeAsyncStub(ExecutorNodeStub):
 class ExecutorNodeServicer(metaclass=_abc_1.ABCMeta):
     """Runs agent steps on one machine and owns their processes.
 
-    Errors common to every method: as Coordinator's.
+    Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
+    too where the node's configuration says so.
     """
 
     @_abc_1.abstractmethod
