@@ -20,8 +20,7 @@ _TIME = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 
 def create(file: Path, principal: str, roles: Iterable[Role], expires: str, *, as_json: bool) -> None:
     """Make a token and print it."""
-    end = datetime.now(UTC).replace(microsecond=0) + _parsed(expires) if expires else None
-    kept, token = create_token(file, principal, frozenset(roles), end)
+    kept, token = create_token(file, principal, frozenset(roles), _end_after(expires) if expires else None)
     if as_json:
         show_document({**_told(kept), "token": token})
         return
@@ -59,11 +58,11 @@ def _told(token: KeptToken) -> dict[str, Any]:
     return token.model_dump(mode="json", exclude={"sha256"})
 
 
-def _parsed(text: str) -> timedelta:
+def _end_after(text: str) -> datetime:
     match = _TIME.fullmatch(text)
     if match is None:
         raise InvalidArgument.of_field("--expires", "must be a number with m, h, d or w, as 30d")
     try:
-        return int(match[1]) * _UNITS[match[2]]
+        return datetime.now(UTC).replace(microsecond=0) + int(match[1]) * _UNITS[match[2]]
     except OverflowError:
         raise InvalidArgument.of_field("--expires", "is too far away") from None

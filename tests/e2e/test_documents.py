@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coordinator.config import CoordinatorConfig
 from executor_node.agents.files import load_agents
 from fanfold import Mesh, SyncMesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
@@ -56,8 +57,11 @@ DOCUMENTS = [
     "docs/configuration.md",
     "docs/runs.md",
     "docs/pipelines.md",
+    "docs/security.md",
     "docs/steps.md",
 ]
+IN_ORDER = "docs/security.md"
+"""Its commands make files for one another; a test of its own runs them, one after the other."""
 RECURSIVE = {"make run", "make test"}
 """Commands that run this very test, or a mesh as it does."""
 LASTING = ("fanfold up", "fanfold serve ")
@@ -77,6 +81,8 @@ def shown_commands() -> list[str]:
     """Every command that a document shows on a line of its own: in a block of shell, or indented."""
     commands: list[str] = []
     for document in DOCUMENTS:
+        if document == IN_ORDER:
+            continue
         for block in blocks(document, "sh"):
             commands += block.splitlines()
         outside_fences = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -91,12 +97,12 @@ async def server(tmp_path: Path) -> AsyncIterator[str]:
         yield mesh.server
 
 
-async def run(*command: str, server: str = "", source: str | None = None) -> str:
+async def run(*command: str, server: str = "", source: str | None = None, folder: Path = ROOT) -> str:
     """What a command prints; it must succeed."""
     scripts = sysconfig.get_path("scripts")
     process = await asyncio.create_subprocess_exec(
         *command,
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", "FANFOLD_SERVER": server},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -184,6 +190,32 @@ async def test_the_many_machines_of_the_readme_make_a_mesh(tmp_path: Path) -> No
             step = {"task_id": "a", "agent": "noop", "description": "d", "prompt": "x"}
             outcome = await mesh.execute({**step, "policy": {"node_labels": {"disk": "fast"}}})
             assert (outcome.success, outcome.node) == (True, "node-b")
+
+
+async def test_the_secured_mesh_of_the_documents_knows_its_callers(tmp_path: Path) -> None:
+    files = {block.splitlines()[0].removeprefix("# "): block for block in blocks(IN_ORDER, "yaml")}
+    ports = {port: str(free_port()) for text in files.values() for port in re.findall(r"127\.0\.0\.1:(\d+)", text)}
+    for name in ("coordinator.yaml", "node-a.yaml"):
+        (tmp_path / name).write_text(re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda found: ports[found[0]], files[name]))
+    prepare, serve, ask = blocks(IN_ORDER, "sh")
+    (example,) = blocks(IN_ORDER, "python")
+    server = f"127.0.0.1:{ports['7400']}"
+    for command in prepare.splitlines():
+        await run("sh", "-ec", command, folder=tmp_path)
+    async with AsyncExitStack() as stack:
+        for command in serve.splitlines():
+            await stack.enter_async_context(service(command.split(), tmp_path))
+        async with asyncio.timeout(60):
+            while "ready" not in await run(*ask.split(), server=server, folder=tmp_path):
+                await asyncio.sleep(0.1)
+        assert await run(sys.executable, "-", server=server, source=example, folder=tmp_path) == "['node-a']\n"
+
+
+def test_the_parts_of_configurations_in_the_documents_are_valid() -> None:
+    parts = [block for block in blocks(IN_ORDER, "yaml") if block.startswith("# part of a configuration")]
+    assert len(parts) == 2
+    for part in parts:
+        CoordinatorConfig.model_validate(yaml.safe_load(part))
 
 
 def free_port() -> int:

@@ -9,6 +9,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from fanfold.errors import InvalidArgument
+from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
+from fanfold.sdk.servers import credentials_of
 from fanfold.settings import child_environment, client_settings, full_environment, load_settings
 
 PREFIX = "FANFOLD_TEST__"
@@ -199,3 +201,51 @@ def test_children_get_what_is_harmless_and_what_is_named(monkeypatch: pytest.Mon
     assert not {"ANTHROPIC_API_KEY", "LD_PRELOAD", "PYTHONPATH"} & child.keys()
     assert child_environment(["ANTHROPIC_API_KEY", "NOT_SET"]) == child | {"ANTHROPIC_API_KEY": SECRET}
     assert full_environment()["LD_PRELOAD"] == "/evil.so"
+
+
+CREDENTIALS = ("TOKEN", "TOKEN_FILE", "TLS", "CA", "CERT", "KEY", "SERVER_NAME", "PLAINTEXT_TOKEN")
+
+
+@pytest.mark.contract("C40")
+@pytest.mark.parametrize(
+    ("environment", "credentials"),
+    [
+        ({}, NO_CREDENTIALS),
+        ({"TOKEN": "t"}, Credentials(token="t")),
+        ({"TOKEN_FILE": "f"}, Credentials(token_file=Path("f"))),
+        ({"TOKEN": "t", "TOKEN_FILE": "f"}, Credentials(token="t")),
+        ({"TOKEN": "", "CA": ""}, NO_CREDENTIALS),
+        ({"TLS": "1"}, Credentials(tls=Tls())),
+        ({"TLS": "0"}, NO_CREDENTIALS),
+        ({"CA": "ca.pem", "SERVER_NAME": "mesh"}, Credentials(tls=Tls(ca=Path("ca.pem"), server_name="mesh"))),
+        ({"CERT": "c", "KEY": "k"}, Credentials(tls=Tls(certificate=Path("c"), key=Path("k")))),
+        ({"TOKEN": "t", "PLAINTEXT_TOKEN": "1"}, Credentials(token="t", plaintext=True)),
+    ],
+)
+def test_a_client_shows_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], credentials: Credentials
+) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.delenv(f"FANFOLD_{name}", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(f"FANFOLD_{name}", value)
+    assert client_settings().credentials == credentials
+
+
+@pytest.mark.contract("C40")
+def test_a_client_shows_what_it_is_given_in_place_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_TOKEN", "of the environment")
+    monkeypatch.setenv("FANFOLD_CA", "ca.pem")
+    tls = Tls(ca=Path("ca.pem"))
+    assert credentials_of() == Credentials(token="of the environment", tls=tls)
+    assert credentials_of("mine") == Credentials(token="mine", tls=tls)
+    assert credentials_of(token_file=Path("f")) == Credentials(token_file=Path("f"), tls=tls)
+    assert credentials_of("mine", tls=False) == Credentials(token="mine")
+    assert credentials_of("mine", tls=True) == Credentials(token="mine", tls=Tls())
+
+
+@pytest.mark.contract("C40")
+def test_children_never_see_what_a_client_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.setenv(f"FANFOLD_{name}", "secret")
+    assert "secret" not in child_environment(["PATH"]).values()
