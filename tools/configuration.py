@@ -42,7 +42,7 @@ mappings are given as JSON. Unknown keys are refused. Durations are in seconds.
 
 Clients find the coordinator by `--server` or `FANFOLD_SERVER`, else at 127.0.0.1:7400. They show it `FANFOLD_TOKEN`, or
 what is in `FANFOLD_TOKEN_FILE`; with `FANFOLD_TLS=1`, or any of `FANFOLD_CA`, `FANFOLD_CERT`, `FANFOLD_KEY` and
-`FANFOLD_SERVER_NAME`, they speak TLS. With `FANFOLD_PLAINTEXT_TOKEN=1` they show the token to other machines without it.
+`FANFOLD_SERVER_NAME`, they speak TLS. `FANFOLD_PLAINTEXT_TOKEN=1` has them show the token to others without it.
 
 This page is written by `python -m tools.configuration` from the settings' definitions.
 """
