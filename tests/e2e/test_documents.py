@@ -55,6 +55,7 @@ DOCUMENTS = [
     "docs/agents.md",
     "docs/budgets.md",
     "docs/configuration.md",
+    "docs/jobs.md",
     "docs/runs.md",
     "docs/pipelines.md",
     "docs/security.md",
