@@ -1,0 +1,91 @@
+"""The checker of jobs finds what is wrong: each thing that must not happen, made up one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fanfold.model.job import Job, JobState
+from faults.job_checker import JobHistory, complaints
+from faults.producing_child import content
+
+ONE = Job(
+    id="storm-1",
+    kind="storm",
+    label="p-1-0",
+    state=JobState.COMPLETED,
+    owner="a",
+    detail="2 lines",
+    has_result=True,
+)
+TWO = Job(
+    id="storm-2",
+    kind="storm",
+    label="p-1-1",
+    state=JobState.KILLED,
+    owner="a",
+    detail="1 lines",
+    stop_reason="enough",
+    has_result=True,
+)
+LOST = Job(id="storm-4", kind="storm", label="p-1-2", state=JobState.FAILED, owner="a", detail="producer lost")
+
+
+def noted(what: str, job: Job, **fields: Any) -> dict[str, Any]:
+    return {"what": what, "request": job.label, "job": job.id, **fields}
+
+
+def kept(job: Job, lines: int) -> dict[str, Any]:
+    return noted("kept", job, state=job.state.value, detail=job.detail, lines=lines)
+
+
+GOOD = JobHistory(
+    noted=[
+        {"what": "asked", "request": "p-1-0"},
+        noted("committed", ONE),
+        noted("committed", TWO),
+        noted("committed", LOST),
+        kept(ONE, 2),
+        kept(TWO, 1),
+        noted("gone", LOST),
+    ],
+    jobs=[ONE, TWO, LOST],
+    output={"storm-1": content("p-1-0", 2), "storm-2": content("p-1-1", 3), "storm-4": b""},
+    told=[TWO, ONE, LOST],
+    asked_to_stop=frozenset({"storm-2"}),
+    stopping=frozenset({"storm-2"}),
+)
+
+
+def with_job(job: Job) -> JobHistory:
+    return replace(GOOD, jobs=[job if job.id == each.id else each for each in GOOD.jobs])
+
+
+def test_a_good_history_has_no_complaint() -> None:
+    assert complaints(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        (replace(GOOD, jobs=[ONE, TWO]), "storm-4 was committed and is not there"),
+        (with_job(replace(LOST, state=JobState.RUNNING)), "running for ever"),
+        (with_job(replace(ONE, state=JobState.FAILED)), "was kept as completed"),
+        (with_job(replace(ONE, detail="3 lines")), "was kept as completed"),
+        (with_job(replace(ONE, has_result=False)), "the result of storm-1 is not there"),
+        (with_job(replace(TWO, stop_reason="")), "killed though nobody asked"),
+        (with_job(replace(ONE, stop_reason="x")), "asked to stop by nobody"),
+        (replace(GOOD, stopping=frozenset({"storm-1", "storm-2"})), "does not know of it"),
+        (with_job(replace(LOST, label="p-1-0")), "has several jobs"),
+        (replace(GOOD, noted=[*GOOD.noted, noted("committed", replace(ONE, label="q"))]), "to several requests"),
+        (replace(GOOD, output={**GOOD.output, "storm-1": content("p-1-0", 1)}), "64 bytes of output"),
+        (replace(GOOD, output={**GOOD.output, "storm-1": content("p-1-1", 2)}), "not what was written"),
+        (replace(GOOD, told=[TWO, ONE]), "storm-4 was told 0 times"),
+        (replace(GOOD, told=[*GOOD.told, ONE]), "storm-1 was told 2 times"),
+        (replace(GOOD, told=[TWO, LOST, replace(ONE, state=JobState.RUNNING)]), "was told as running"),
+    ],
+)
+def test_what_must_not_happen_is_complained_of(history: JobHistory, words: str) -> None:
+    assert any(words in complaint for complaint in complaints(history)), complaints(history)
