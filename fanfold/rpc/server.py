@@ -13,7 +13,7 @@ import grpc.aio
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fanfold.errors import FailedPrecondition
+from fanfold.errors import FailedPrecondition, FanfoldError
 from fanfold.rpc.addresses import LOOPBACK, Address
 from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
 from fanfold.rpc.auth.guard import Authenticator, Guard
@@ -24,6 +24,7 @@ from fanfold.rpc.interceptor import Answer, CallInterceptor
 from fanfold.rpc.layers import ErrorsAnswered, Observed
 from fanfold.rpc.logs import configure_logs_if_nobody_has
 from fanfold.rpc.metrics import RpcMetrics
+from fanfold.rpc.refusing import hear_out
 from fanfold.rpc.running import RunningCalls
 from fanfold.rpc.tls import Door, doors_of
 
@@ -128,7 +129,11 @@ class GrpcServer:
         """What every call goes through, outermost first."""
         with Observed(call, self._metrics):
             async with ErrorsAnswered(call):
-                await self._guard.admit(call)
+                try:
+                    await self._guard.admit(call)
+                except FanfoldError:
+                    await hear_out(call)
+                    raise
                 with self._running.admitted(call):
                     return await answer(requests, call.context)
 

@@ -26,7 +26,6 @@ from fanfold.rpc.status import from_rpc_error
 from fanfold.v1 import coordinator_pb2, executor_node_pb2, job_registry_pb2
 from job_registry.policy import POLICY as JOB_REGISTRY
 from support.mesh import DEADLINE
-from support.registries import registry_alone
 from support.secured import PRINCIPALS, SecuredMesh, secured_mesh
 
 pytestmark = [pytest.mark.contract("C40", "F26"), pytest.mark.process]
@@ -68,16 +67,13 @@ def test_only_coordinators_reach_what_runs_on_nodes_and_callers_where_it_is_conf
 async def services(folder: Path) -> AsyncIterator[tuple[dict[str, str], SecuredMesh]]:
     """The addresses of real ones."""
     async with AsyncExitStack() as stack:
-        mesh = await stack.enter_async_context(secured_mesh(folder))
-        registry = await stack.enter_async_context(registry_alone(folder, **mesh.keyring.settings()))
-        yield (
-            {
-                "coordinator": mesh.coordinators[0].address,
-                "node": mesh.node.address,
-                "registry": registry.address,
-            },
-            mesh,
-        )
+        mesh = await stack.enter_async_context(secured_mesh(folder, with_registry=True))
+        addresses = {
+            "coordinator": mesh.coordinators[0].address,
+            "node": mesh.node.address,
+            "registry": mesh.registry,
+        }
+        yield addresses, mesh
 
 
 async def answer_to(channel: grpc.aio.Channel, method: MethodDescriptor) -> FanfoldError | None:

@@ -13,6 +13,7 @@ import pytest
 
 from fanfold import Mesh
 from fanfold.errors import Aborted, FanfoldError, NotFound, PermissionDenied
+from fanfold.model.job import JobState
 from fanfold.model.run import Run, RunStarted, RunState
 from fanfold.rpc.auth.acting import ON_BEHALF_OF
 from fanfold.rpc.channels import open_channel
@@ -22,7 +23,7 @@ from fanfold.v1 import executor_node_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
 from support.mesh import DEADLINE
-from support.secured import SecuredMesh, secured_mesh
+from support.secured import CertifiedKeyring, SecuredMesh, secured_mesh
 from unit.rpc.rpc_fakes import error_of
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C33", "C34", "C40", "F26")]
@@ -41,7 +42,7 @@ def journal(folder: Path) -> dict[str, Any]:
 @asynccontextmanager
 async def running(mesh: Mesh, *, workflow_id: str = "") -> AsyncIterator[Run]:
     """A run of somebody's that goes on."""
-    specs = [step("slow", "idle", "60")]
+    specs = [step("slow", "sleep", "60")]
     run = mesh.parallel_resumable(specs, workflow_id) if workflow_id else mesh.parallel(specs)
     working = asyncio.ensure_future(_awaited(run))
     try:
@@ -206,3 +207,39 @@ async def _execute_at(up: SecuredMesh, name: str) -> FanfoldError | None:
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error)
     return None
+
+
+@pytest.mark.contract("C31", "C33")
+async def test_a_run_that_goes_on_by_itself_is_a_job_of_its_owner(tmp_path: Path) -> None:
+    async with (
+        secured_mesh(tmp_path, with_registry=True, **journal(tmp_path)) as up,
+        up.mesh("alice") as alice,
+        up.mesh("bob") as bob,
+        up.mesh("watcher") as watcher,
+    ):
+        run = await alice.start([step("slow", "sleep", "60")])
+        assert [(job.id, job.owner) for job in await alice.jobs.list()] == [(run.id, "alice")]
+        assert [job.id for job in await watcher.jobs.list()] == [run.id]
+        assert await bob.jobs.list() == []
+        for call in (bob.jobs.get(run.id), bob.jobs.cancel(run.id), bob.started(run.id)):
+            assert isinstance(await refused(call), NotFound)
+        assert isinstance(await refused(watcher.jobs.cancel(run.id)), PermissionDenied)
+        await alice.jobs.cancel(run.id, "enough")
+        settled = await alice.jobs.wait(run.id, timeout=DEADLINE)
+        assert settled.state is JobState.KILLED
+
+
+async def test_a_mesh_whose_services_and_callers_have_certificates_needs_no_token(tmp_path: Path) -> None:
+    async with (
+        secured_mesh(tmp_path, coordinators=2, kind=CertifiedKeyring, **journal(tmp_path)) as up,
+        up.mesh("alice") as alice,
+        up.mesh("alice", at=1) as elsewhere,
+        up.mesh("bob", at=1) as bob,
+        up.mesh("watcher") as watcher,
+    ):
+        assert (await alice.execute(step("a"))).success
+        assert isinstance(await refused(watcher.execute(step("a"))), PermissionDenied)
+        async with running(alice, workflow_id="audit") as run:
+            assert run.owner == "alice"
+            assert isinstance(await anext(aiter(elsewhere.watch(run.run_id))), RunStarted)
+            assert isinstance(await refused(watched(bob, run.run_id)), NotFound)

@@ -15,8 +15,9 @@ from fanfold.model.principal import Role
 from fanfold.rpc.auth.tokens import create_token
 from fanfold.rpc.credentials import Credentials
 from fanfold.rpc.serving import Serving
-from support.authority import Authority
+from support.authority import Authority, Pair
 from support.mesh import coordinator_alone, node_config, until_ready
+from support.registries import registry_alone
 
 PRINCIPALS = {
     "alice": Role.CALLER,
@@ -73,22 +74,58 @@ class SecuredMesh:
     coordinators: list[Serving]
     node: Serving
     keyring: Keyring
+    registry: str
 
     def mesh(self, principal: str, *, at: int = 0) -> Mesh:
         """The mesh as somebody sees it, through one of the coordinators."""
         shown = self.keyring.credentials(principal)
-        return Mesh(self.coordinators[at].address, token=shown.token, tls=shown.tls)
+        address, registry = self.coordinators[at].address, self.registry or None
+        return Mesh(address, token=shown.token, tls=shown.tls, registry=registry)
+
+
+class CertifiedKeyring(Keyring):
+    """Everybody has a certificate with a SPIFFE id, and nobody a token."""
+
+    def credentials(self, principal: str) -> Credentials:
+        """What somebody shows."""
+        return Credentials(tls=self.authority.tls(self._pair(principal)))
+
+    def settings(self, principal: str = "") -> dict[str, Any]:
+        """A service's settings about security; it calls others as `principal`."""
+        rules = [
+            {"match": f"spiffe://mesh/{name}", "principal": name, "roles": [role]} for name, role in PRINCIPALS.items()
+        ]
+        settings = super().settings()
+        settings["auth"] = {"certificates": rules}
+        settings["tls"]["client_ca"] = self.authority.file
+        if principal:
+            pair = self._pair(principal)
+            settings["client"] = {"ca": self.authority.file, "certificate": pair.certificate, "key": pair.key}
+        return settings
+
+    def _pair(self, principal: str) -> Pair:
+        return self.authority.pair(principal.replace("/", "-"), uris=(f"spiffe://mesh/{principal}",))
 
 
 @asynccontextmanager
 async def secured_mesh(
-    folder: Path, *, coordinators: int = 1, node: dict[str, Any] | None = None, **settings: Any
+    folder: Path,
+    *,
+    coordinators: int = 1,
+    with_registry: bool = False,
+    kind: type[Keyring] = Keyring,
+    node: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[SecuredMesh]:
     """Such a mesh, ready; `settings` are the coordinators', `node` the node's."""
-    keyring = Keyring(folder / "keys")
+    keyring = kind(folder / "keys")
     workspace = folder / "workspace"
     workspace.mkdir()
     async with AsyncExitStack() as stack:
+        registry = ""
+        if with_registry:
+            serving = await stack.enter_async_context(registry_alone(folder, **keyring.settings()))
+            settings["registry"] = registry = serving.address
         up = [
             await stack.enter_async_context(
                 coordinator_alone(name=f"c{number}", **keyring.settings(f"c{number}"), **settings)
@@ -98,7 +135,8 @@ async def secured_mesh(
         announce = {"announce_to": [each.address for each in up], **keyring.settings("n1"), **(node or {})}
         config = node_config(workspace, "node-1", "", announce)
         supervision = Supervision.spawn({"PATH": "/usr/bin:/bin"})
-        mesh = SecuredMesh(up, await stack.enter_async_context(running_node(config, supervision, {})), keyring)
+        serving = await stack.enter_async_context(running_node(config, supervision, {}))
+        mesh = SecuredMesh(up, serving, keyring, registry)
         for number in range(coordinators):
             async with mesh.mesh("watcher", at=number) as watching:
                 await until_ready(watching, 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc.aio
 import pytest
@@ -173,3 +174,31 @@ async def test_without_any_way_to_know_callers_everybody_is_anonymous_and_it_is_
             await raw_unary(channel, DESCRIBE)(b"")
     assert seen == [ANONYMOUS]
     assert [line["log_level"] for line in logged if line["event"] == DEVELOPMENT_MODE] == ["warning"]
+
+
+@pytest.mark.contract("C40", "C41")
+@pytest.mark.parametrize(("messages", "size"), [(1, 10), (3, 1_000), (60, 100_000)])
+async def test_who_is_refused_is_told_why_however_much_they_send(messages: int, size: int) -> None:
+    async def requests() -> AsyncIterator[bytes]:
+        for _ in range(messages):
+            yield b"x" * size
+
+    async with door() as at:
+        told = await asyncio.gather(*(error_of(raw_stream(at.channel, LINK)(requests()).read()) for _ in range(20)))
+        assert {type(error) for error in told} == {Unauthenticated}
+
+
+@pytest.mark.contract("C40")
+async def test_who_is_refused_and_goes_on_sending_is_not_heard_for_ever() -> None:
+    async with door() as at:
+        call = raw_stream(at.channel, LINK)()
+        begun = asyncio.get_running_loop().time()
+        async with asyncio.timeout(20):
+            while not call.done():
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    await call.write(b"more")
+                await asyncio.sleep(0.05)
+        assert asyncio.get_running_loop().time() - begun < 10
+        silent = raw_stream(at.channel, LINK)()
+        await silent.write(b"once")
+        assert isinstance(await error_of(silent.read()), Unauthenticated)
