@@ -44,13 +44,12 @@ class StepLife:
         """Tell the end, after a start if there was none, unless it was told; give the outcome back."""
         if self._listener is not None and not self._ended:
             time = outcome.ended_at or datetime.now(UTC)
+            ended = StepEnded(task_id=self._spec.task_id, time=time, outcome=outcome)
             if not self._started:
                 self._started = True
-                self._listener(
-                    StepStarted(task_id=self._spec.task_id, time=time, session_id=outcome.session_id, node=outcome.node)
-                )
+                self._listener(ended.start)
             self._ended = True
-            self._listener(StepEnded(task_id=self._spec.task_id, time=time, outcome=outcome))
+            self._listener(ended)
         return outcome
 
 

@@ -234,7 +234,7 @@ class Holder:
         for held in self._of_run(run_id):
             self._running.pop(held.execution_id, None)
             self.acknowledge(held.execution_id)
-            self.say((held.execution_id, Rejection(reason=RejectionReason.STALE_EPOCH)))
+            self._tell_of(held, Rejection(reason=RejectionReason.STALE_EPOCH))
             heir.take(held)
 
     def take(self, held: Held) -> None:
@@ -274,7 +274,7 @@ class Holder:
             held.started = event
         elif not self._has_room() or not held.may_tell_progress():
             return
-        self.say((held.execution_id, event))
+        self._tell_of(held, event)
 
     def _handed_back(self, event: StepEnded) -> Rejection | None:
         """What a draining node has stopped is handed back, so that it costs the step no attempt (C43)."""
@@ -289,12 +289,16 @@ class Holder:
         if self._link is None:
             self._endings.drop_oldest(self._keeping.characters)
         else:
-            self.say((held.execution_id, ending))
+            self._tell_of(held, ending)
 
     def _tell_again(self, held: Held) -> None:
         word = held.ending or held.started
         if word is not None:
-            self.say((held.execution_id, word))
+            self._tell_of(held, word)
+
+    def _tell_of(self, held: Held, event: StepEvent | Rejection) -> None:
+        if self._link is not None and not self._link.words.is_closed:
+            self._link.tell(held.execution_id, event)
 
     def _has_room(self) -> bool:
         return self._link is not None and self._link.words.has_room()

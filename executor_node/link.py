@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from executor_node.arrivals import Arrivals
 from executor_node.executions import Executions
+from executor_node.starts import Starts
 from fanfold.errors import FanfoldError
 from fanfold.feed import Feed
 from fanfold.model.node import NodeStatus
-from fanfold.model.step import StepEvent
+from fanfold.model.step import StepEnded, StepEvent, StepStarted
 from fanfold.parts import Encoded, Outbox, Piece
 from fanfold.ports import Rejection, RunAdopted
 
@@ -34,8 +35,9 @@ Word = Update | Piece | Credit | NodeStatus | RunAdopted
 class CoordinatorLink:
     """What a coordinator is told over one stream, and what is still arriving. The executions are the holder's.
 
-    `takes_parts` says whether it takes large texts apart from their messages, and `progress_window` how many progress
-    events of an execution it may be told without further credit; None is no bound.
+    `takes_parts` says whether it takes large texts apart from their messages, `infers_started` whether it needs to be
+    told the start of an execution that is over at once, and `progress_window` how many progress events of an execution
+    it may be told without further credit; None is no bound.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class CoordinatorLink:
         epoch: int,
         *,
         takes_parts: bool = False,
+        infers_started: bool = False,
         progress_window: int | None = None,
     ) -> None:
         self.holder = holder
@@ -56,8 +59,21 @@ class CoordinatorLink:
         self.arrivals = Arrivals(executions, lambda *credit: words.push(Credit(*credit)))
         self.ended_by: FanfoldError | None = None
         """Why the node ended it, if it did."""
+        self._infers_started = infers_started
+        self._starts = Starts(self._push_started)
         self._endings = Outbox()
         self._has_piece = False
+
+    def tell(self, execution_id: str, event: StepEvent | Rejection) -> None:
+        """Tell what happened to an execution; its start in a moment, or with its ending."""
+        if isinstance(event, StepStarted) and self._infers_started:
+            self._starts.add(execution_id, event)
+            return
+        if isinstance(event, StepEnded | Rejection):
+            self._starts.drop(execution_id)
+        else:
+            self._starts.tell(execution_id)
+        self.words.push((execution_id, event))
 
     def send_texts(self, execution_id: str, texts: Encoded) -> None:
         """Send the texts of an ending that has been told, once there is credit for them."""
@@ -89,9 +105,13 @@ class CoordinatorLink:
 
     def close(self) -> None:
         """The stream has ended, however. What it held goes on until the lease ends."""
+        self._starts.close()
         self.words.close()
         self.arrivals.close()
         self.holder.closed(self)
+
+    def _push_started(self, execution_id: str, started: StepStarted) -> None:
+        self.words.push((execution_id, started))
 
     def _push_piece(self) -> None:
         """One piece at a time, so that nothing small waits for more than that."""

@@ -51,6 +51,7 @@ async def serve_link(
         hello.link_epoch,
         _lease_of(hello),
         takes_parts=hello.takes_parts,
+        infers_started=hello.infers_started,
         progress_window=hello.progress_window or None,
     )
     try:

@@ -33,6 +33,7 @@ class Links:
         lease: float,
         *,
         takes_parts: bool = False,
+        infers_started: bool = False,
         progress_window: int | None = None,
     ) -> CoordinatorLink:
         """The coordinator's new link, in place of an older one; it takes over what that one held.
@@ -47,7 +48,12 @@ class Links:
         if holder is None:
             holder = self._holders[coordinator] = Holder(coordinator, self._executions, self, self._keeping)
         link = CoordinatorLink(
-            holder, self._executions, epoch, takes_parts=takes_parts, progress_window=progress_window
+            holder,
+            self._executions,
+            epoch,
+            takes_parts=takes_parts,
+            infers_started=infers_started,
+            progress_window=progress_window,
         )
         holder.open(link, lease)
         return link

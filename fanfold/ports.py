@@ -137,7 +137,7 @@ class LinkListener(Protocol):
         ...
 
     def execution_event(self, execution_id: str, event: StepEvent) -> None:
-        """Something happened to an execution; nothing comes after `StepEnded`.
+        """Something happened to an execution; nothing comes after `StepEnded`, before which there may be no start.
 
         The node keeps that until it is acknowledged, and tells it again over each new link.
         """

@@ -256,6 +256,8 @@ class KnownNode:
         """An execution got on (LinkListener)."""
         execution = self._executions.get(execution_id)
         if isinstance(event, StepEnded):
+            if execution is not None and execution.started is None:
+                execution.tell(event.start)
             if execution is not None and execution.keeps:
                 self._taken[execution_id] = execution
             else:

@@ -87,6 +87,7 @@ class LinkParts:
         if not isinstance(event, StepEnded):
             raise InvalidArgument("texts are said to follow of what is no ending")
         size = self._endings.expect(update.execution_id, follows_from_proto(update.follows))
+        self._listener.execution_event(update.execution_id, event.start)  # it may be long until the ending comes
         self._expected[update.execution_id] = event
         self._listener.execution_withheld(update.execution_id, size)
 

@@ -89,6 +89,7 @@ class GrpcNodeDialer:
             link_epoch=next(self._epochs),
             takes_parts=True,
             progress_window=PROGRESS_WINDOW,
+            infers_started=True,
         )
         set_duration(hello.lease, self._lease)
         try:

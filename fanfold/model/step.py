@@ -241,6 +241,13 @@ class StepEnded:
     time: datetime
     outcome: StepOutcome
 
+    @property
+    def start(self) -> StepStarted:
+        """The step's start, as the outcome tells it."""
+        outcome = self.outcome
+        time = outcome.started_at or self.time
+        return StepStarted(task_id=self.task_id, time=time, session_id=outcome.session_id, node=outcome.node)
+
 
 StepEvent = StepStarted | StepProgressed | StepEnded
 """One event in a step's life: one `StepStarted`, any number of `StepProgressed`, one `StepEnded` (C11)."""

@@ -275,6 +275,7 @@ class LinkHello(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     TAKES_PARTS_FIELD_NUMBER: _builtins.int
     PROGRESS_WINDOW_FIELD_NUMBER: _builtins.int
+    INFERS_STARTED_FIELD_NUMBER: _builtins.int
     coordinator: _builtins.str
     """Names one life of the coordinator: one that was started again is another holder."""
     link_epoch: _builtins.int
@@ -283,6 +284,11 @@ class LinkHello(_message.Message):
     """Whether the coordinator takes texts in parts."""
     progress_window: _builtins.int
     """Progress events that the node may tell of each execution before it is given credit. Unset: it needs none."""
+    infers_started: _builtins.bool
+    """Whether the coordinator takes an execution's `ended` without its `started` for both: the outcome says when, where
+    and in which session it began. The node MAY then hold a `started` back for some hundredths of a second, and leave
+    it out when the step is over by then; it MUST NOT tell progress before it.
+    """
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """How long executions live without a message of the coordinator. Unset: they end with the stream."""
@@ -295,10 +301,11 @@ class LinkHello(_message.Message):
         lease: _duration_pb2.Duration | None = ...,
         takes_parts: _builtins.bool = ...,
         progress_window: _builtins.int = ...,
+        infers_started: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "lease", b"lease", "link_epoch", b"link_epoch", "progress_window", b"progress_window", "takes_parts", b"takes_parts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "infers_started", b"infers_started", "lease", b"lease", "link_epoch", b"link_epoch", "progress_window", b"progress_window", "takes_parts", b"takes_parts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
