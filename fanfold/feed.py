@@ -13,7 +13,7 @@ MAX_WAITING = 10_000
 """Events a reader may be behind before progress is no longer told to it; what is not progress always is."""
 
 MAX_WEIGHT_WAITING = 32 * 2**20
-"""Weight of waiting events, in characters, from which on `room` waits for the reader."""
+"""Weight of waiting events, in characters or bytes, from which on `room` waits for the reader."""
 
 Event = TypeVar("Event")
 
@@ -33,7 +33,7 @@ class Feed(Generic[Event]):
         self._delivered = asyncio.Event()
 
     def push(self, event: Event, weight: int = 0) -> None:
-        """Add an event that must be told; `weight` is what it holds in memory, in characters."""
+        """Add an event that must be told; `weight` is what it holds in memory, about."""
         self._waiting.append(event)
         self._weight += weight
         if self._weight > MAX_WEIGHT_WAITING:

@@ -69,6 +69,10 @@ class LargeTexts(dict[TextField, bytes]):
         self[field] = text.encode()
         return ""
 
+    def may_be_in(self, encoded: bytes) -> bool:
+        """Whether an encoded message may have a text that is too large for it."""
+        return len(encoded) > self._max_bytes
+
     def taken(self) -> dict[TextField, bytes]:
         """What has been collected; this is then empty again."""
         taken = dict(self)

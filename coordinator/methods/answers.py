@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -15,7 +16,7 @@ from fanfold.parts import RUN_TEXT_BYTES, RUN_WHOLE_BYTES, LargeTexts
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2
 from fanfold.wire.ahead import batches_with_parts
-from fanfold.wire.batches import batches
+from fanfold.wire.batches import batches, encoded_batches
 from fanfold.wire.parts import size_of, within
 from fanfold.wire.pipeline import request_to_proto
 from fanfold.wire.run import event_from_bytes, event_into
@@ -23,34 +24,38 @@ from fanfold.wire.run import event_from_bytes, event_into
 Response = TypeVar("Response", pb.RunResponse, pb.WatchRunResponse)
 
 
-def run_responses(
-    events: Sequence[RunEvent | bytes], new_response: Callable[[], Response], *, takes_parts: bool
-) -> Iterator[Response]:
-    """Events of a run, or encoded ones, in messages to one caller."""
+def run_responses(events: Sequence[bytes], new_response: type[Response], *, takes_parts: bool) -> Iterator[Response]:
+    """Encoded events of a run in messages to one caller."""
+    most = RUN_TEXT_BYTES if takes_parts else RUN_WHOLE_BYTES
+    for are_large, some in groupby(events, lambda event: len(event) > most):
+        if not are_large:
+            yield from encoded_batches(some, "events", new_response)
+        elif takes_parts:
+            yield from batches_with_parts(some, new_response, lambda response, _: response.events, _write_large)
+        else:
+            yield from batches(some, new_response, _add_cut)
 
-    def write(event: RunEvent | bytes, message: run_pb2.RunEvent, large: LargeTexts) -> None:
-        event_into(_readable(event, RUN_TEXT_BYTES), message, large)
 
-    def add(event: RunEvent | bytes, response: Response) -> Message:
-        return event_into(_whole(event), response.events.add())
+def _write_large(event: bytes, message: run_pb2.RunEvent, large: LargeTexts) -> None:
+    event_into(_readable(event, RUN_TEXT_BYTES), message, large)
 
-    if takes_parts:
-        return batches_with_parts(events, new_response, lambda response, _: response.events, write)
-    return batches(events, new_response, add)
+
+def _add_cut(event: bytes, response: pb.RunResponse | pb.WatchRunResponse) -> Message:
+    return event_into(_whole(event), response.events.add())
 
 
 def pipeline_responses(
-    told: Sequence[RunEvent | bytes | StageRequest], questions: Questions, *, takes_parts: bool
+    told: Sequence[bytes | StageRequest], questions: Questions, *, takes_parts: bool
 ) -> Iterator[pb.RunPipelineResponse]:
     """A pipeline's events and stage requests in messages to its caller; the requests' time begins so."""
 
-    def write(one: RunEvent | bytes | StageRequest, message: Any, large: LargeTexts | None = None) -> Message:
+    def write(one: bytes | StageRequest, message: Any, large: LargeTexts | None = None) -> Message:
         if isinstance(one, StageRequest):
             questions.sent(one)
             return request_to_proto(one, message, large)
         return event_into(_whole(one) if large is None else _readable(one, RUN_TEXT_BYTES), message, large)
 
-    def add(one: RunEvent | bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
+    def add(one: bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
         return write(one, _messages_of(response, one).add())
 
     due = [one for one in told if not isinstance(one, StageRequest) or _is_due(one, questions, takes_parts=takes_parts)]
@@ -59,7 +64,7 @@ def pipeline_responses(
     return batches(due, pb.RunPipelineResponse, add)
 
 
-def _messages_of(response: pb.RunPipelineResponse, one: RunEvent | bytes | StageRequest) -> Any:
+def _messages_of(response: pb.RunPipelineResponse, one: bytes | StageRequest) -> Any:
     return response.requests if isinstance(one, StageRequest) else response.events
 
 
@@ -72,16 +77,14 @@ def _is_due(request: StageRequest, questions: Questions, *, takes_parts: bool) -
     return questions.is_open(request)
 
 
-def _readable(event: RunEvent | bytes, max_bytes: int) -> RunEvent | bytes:
-    """The event; an encoded one decoded if it may have a larger text than that, which is then to be taken out of it."""
-    if isinstance(event, bytes) and len(event) > max_bytes:
-        return event_from_bytes(event) or event
-    return event
+def _readable(encoded: bytes, max_bytes: int) -> RunEvent | bytes:
+    """The event, decoded if it may have a larger text than that, which is then to be taken out of it."""
+    return (event_from_bytes(encoded) or encoded) if len(encoded) > max_bytes else encoded
 
 
-def _whole(event: RunEvent | bytes) -> RunEvent | bytes:
+def _whole(encoded: bytes) -> RunEvent | bytes:
     """The event for a caller who takes no parts; a larger outcome than any client takes is cut."""
-    event = _readable(event, RUN_WHOLE_BYTES)
+    event = _readable(encoded, RUN_WHOLE_BYTES)
     if isinstance(event, RunStepEvent):
         event = replace(event, event=within(event.event, RUN_WHOLE_BYTES))
     return event

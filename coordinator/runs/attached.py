@@ -32,9 +32,10 @@ from fanfold.model.run import (
 )
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
 from fanfold.ports import AgentExecutor, OnStepEvent
+from fanfold.wire.run import event_to_bytes
 
-RunFeed = Feed[RunEvent] | Feed[RunEvent | StageRequest]
-"""A run's events on their way to its caller; a pipeline's has stage requests among them."""
+RunFeed = Feed[bytes] | Feed[bytes | StageRequest]
+"""A run's encoded events on their way to its caller; a pipeline's has stage requests among them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -127,7 +128,7 @@ class AttachedRun:
         self._push(BudgetExhausted, budget=self._budget.told())
 
     def _push(self, kind: type[RunEvent], **fields: Any) -> None:
-        self._feed.push(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
+        self._feed.push(event_to_bytes(kind(sequence=self._number(), time=datetime.now(UTC), **fields)))
 
     def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
         """Tell what happened to a step, as far as the caller wants to hear of it."""
@@ -140,13 +141,14 @@ class AttachedRun:
             else:
                 self._failed += 1
         if is_wanted(event, self._detail, self._feed):
-            weight = len(event.outcome.output) if isinstance(event, StepEnded) else 0
             sequence = 0 if isinstance(event, StepProgressed) else self._number()
             spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
-            told = RunStepEvent(
-                sequence=sequence, time=event.time, index=position, stage=stage, event=event, budget_spent=spent
+            told = event_to_bytes(
+                RunStepEvent(
+                    sequence=sequence, time=event.time, index=position, stage=stage, event=event, budget_spent=spent
+                )
             )
-            self._feed.push(told, weight)
+            self._feed.push(told, len(told))
         elif isinstance(event, StepStarted):
             self._number()
 

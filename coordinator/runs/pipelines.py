@@ -16,7 +16,7 @@ from coordinator.runs.questions import Questions
 from coordinator.runs.work import Listener
 from fanfold.errors import FanfoldError
 from fanfold.model.pipeline import StageFailure, StageRequest
-from fanfold.model.run import RunEvent, RunKind
+from fanfold.model.run import RunKind
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.parts import byte_size
 
@@ -38,8 +38,8 @@ class PipelineRequest:
 class PipelineSource(Protocol):
     """A pipeline's events and stage requests for one caller."""
 
-    async def read(self) -> Sequence[RunEvent | bytes | StageRequest]:
-        """The next ones, waiting for at least one; none at the end. Each request is told to `questions` as sent."""
+    async def read(self) -> Sequence[bytes | StageRequest]:
+        """The next ones, events encoded, at least one; none at the end. Each request is told to `questions` as sent."""
         ...
 
 

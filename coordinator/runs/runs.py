@@ -19,7 +19,7 @@ from coordinator.scope import Scope
 from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.feed import Feed, fed
 from fanfold.model.pipeline import StageRequest
-from fanfold.model.run import Run, RunEvent
+from fanfold.model.run import Run
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
 
@@ -30,8 +30,8 @@ ExecutorFactory = Callable[[Scope], AgentExecutor]
 class EventSource(Protocol):
     """A run's events for one caller."""
 
-    async def read(self) -> Sequence[RunEvent | bytes]:
-        """The next events, or encoded ones, waiting for at least one; none at the end."""
+    async def read(self) -> Sequence[bytes]:
+        """The next encoded events, waiting for at least one; none at the end."""
         ...
 
 
@@ -99,7 +99,7 @@ class Runs:
     async def _attached(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:
         with self._hold(opening):
             scope = opening.scope("run")
-            feed: Feed[RunEvent] = Feed()
+            feed: Feed[bytes] = Feed()
             run = AttachedRun(scope, opening.detail, ParallelWork(specs), feed)
             with self._listed(run):
                 async with fed(feed, run.keep(self._executors(scope))):
@@ -124,7 +124,7 @@ class Runs:
     async def _attached_pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
         with self._hold(opening):
             scope = opening.scope("run")
-            feed: Feed[RunEvent | StageRequest] = Feed()
+            feed: Feed[bytes | StageRequest] = Feed()
             questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
             work = PipelineWork(request, questions, self._checks, opening.owner)
             run = AttachedRun(scope, opening.detail, work, feed)

@@ -284,7 +284,7 @@ def _add(part: pb.ExecutionPart, listener: LinkListener, link: _Link) -> None:
 def _event_of(message: step_pb2.StepEvent) -> StepEvent | None:
     """The event; an end that cannot be read is still an end, and the step's alone."""
     try:
-        return event_from_proto(message)
+        return event_from_proto(message, relayed=True)
     except InvalidArgument as error:
         return _unreadable(message.task_id, error) if message.WhichOneof("event") == "ended" else None
 

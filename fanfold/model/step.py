@@ -155,8 +155,26 @@ class SourceAnchor(_Fields):
     lines: Label = ""
 
 
+class _Relayed:
+    """Keeps the form in which it came in beside what that says, so that it can be passed on as it is.
+
+    That is no field: what `replace` makes of it, which says something else, came in in no form.
+    """
+
+    __slots__ = ("_encoded",)
+
+    @property
+    def encoded(self) -> bytes:
+        """The form in which it came in; empty if that was not kept."""
+        return getattr(self, "_encoded", b"")
+
+    def came_as(self, encoded: bytes) -> None:
+        """Keep this form of it; for whoever has just made it of that."""
+        self._encoded = encoded
+
+
 @light
-class StepOutcome(_Fields):
+class StepOutcome(_Fields, _Relayed):
     """What came of a step and at what cost (C2). `failure` is set exactly when `success` is false."""
 
     __pydantic_config__ = FORBID_EXTRA

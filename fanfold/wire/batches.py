@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from fanfold.wire.splice import framed, tag_of
+
 MAX_BATCH_BYTES = 512 * 1024
 """A message takes no further element after this; the largest single element comes on top. Clients that are not ours
 refuse messages above 4 MiB unless told otherwise."""
@@ -45,3 +47,16 @@ def batches(
             batch, count, size = new_batch(), 0, 0
     if count:
         yield batch
+
+
+def encoded_batches(elements: Iterable[bytes], field: str, batch: type[Batch]) -> Iterator[Batch]:
+    """Messages with all elements, which are encoded, in order in their repeated field `field`; none for no elements."""
+    tag, parts, size = tag_of(batch, field), list[bytes](), 0
+    for element in elements:
+        parts.append(framed(tag, element))
+        size += len(element)
+        if size >= MAX_BATCH_BYTES or len(parts) >= MAX_BATCH_ELEMENTS:
+            yield batch.FromString(b"".join(parts))
+            parts, size = [], 0
+    if parts:
+        yield batch.FromString(b"".join(parts))

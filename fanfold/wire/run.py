@@ -26,8 +26,10 @@ from fanfold.model.run import (
 from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_proto, result_to_proto
+from fanfold.wire.splice import framed, tag_of, varint
 from fanfold.wire.step import event_from_proto, event_to_proto
-from fanfold.wire.time import set_timestamp, time_from_proto
+from fanfold.wire.step import event_to_bytes as step_event_to_bytes
+from fanfold.wire.time import set_timestamp, time_from_proto, time_to_bytes
 
 _KIND_TO_PROTO = {kind: pb.RunKind.Value(f"RUN_KIND_{kind.name}") for kind in RunKind}
 _KIND_FROM_PROTO = {number: kind for kind, number in _KIND_TO_PROTO.items()}
@@ -35,6 +37,11 @@ _STATE_TO_PROTO = {state: pb.RunState.Value(f"RUN_STATE_{state.name}") for state
 _STATE_FROM_PROTO = {number: state for state, number in _STATE_TO_PROTO.items()}
 _DETAIL_TO_PROTO = {detail: pb.EventDetail.Value(f"EVENT_DETAIL_{detail.name}") for detail in EventDetail}
 _DETAIL_FROM_PROTO = {number: detail for detail, number in _DETAIL_TO_PROTO.items()}
+
+_SEQUENCE, _TIME, _STEP = (tag_of(pb.RunEvent, field) for field in ("sequence", "time", "step"))
+_INDEX, _STAGE, _EVENT, _RECALLED, _BUDGET_SPENT = (
+    tag_of(pb.RunStepEvent, field) for field in ("index", "stage", "event", "recalled", "budget_spent")
+)
 
 
 def detail_to_proto(detail: EventDetail) -> pb.EventDetail.ValueType:
@@ -119,8 +126,21 @@ def _budget_from_proto(message: pb.Budget) -> Budget:
 
 
 def event_to_bytes(event: RunEvent) -> bytes:
-    """The event in the form in which it is kept."""
+    """The event in the form in which it is kept and told."""
+    if isinstance(event, RunStepEvent):
+        return _step_event_to_bytes(event)
     return event_into(event, pb.RunEvent()).SerializeToString()
+
+
+def _step_event_to_bytes(told: RunStepEvent) -> bytes:
+    step = _INDEX + varint(told.index) + framed(_EVENT, step_event_to_bytes(told.event))
+    if told.stage:
+        step += _STAGE + varint(told.stage)
+    if told.recalled:
+        step += _RECALLED + varint(told.recalled)
+    if told.budget_spent is not None:
+        step += _BUDGET_SPENT + varint(told.budget_spent)
+    return _SEQUENCE + varint(told.sequence) + framed(_TIME, time_to_bytes(told.time)) + framed(_STEP, step)
 
 
 def event_from_bytes(data: bytes) -> RunEvent | None:

@@ -31,7 +31,8 @@ from fanfold.model.step import (
 )
 from fanfold.parts import LargeTexts, TextField
 from fanfold.v1 import step_pb2 as pb
-from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto
+from fanfold.wire.splice import framed, tag_of
+from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto, time_to_bytes
 from fanfold.wire.unknown import has_unknown, unknown_of
 
 MAX_JSON_DEPTH = 64
@@ -40,6 +41,11 @@ STRUCTURED_PATH = "outcome.structured_json"
 
 _CODE_TO_PROTO = {code: pb.FailureCode.Value(f"FAILURE_CODE_{code.value}") for code in FailureCode}
 _CODE_FROM_PROTO = {number: code for code, number in _CODE_TO_PROTO.items()}
+
+_TASK_ID, _TIME = tag_of(pb.StepEvent, "task_id"), tag_of(pb.StepEvent, "time")
+_STARTED, _ENDED = tag_of(pb.StepEvent, "started"), tag_of(pb.StepEvent, "ended")
+_SESSION_ID, _NODE = tag_of(pb.StepStarted, "session_id"), tag_of(pb.StepStarted, "node")
+_OUTCOME = tag_of(pb.StepEnded, "outcome")
 
 
 def spec_to_proto(
@@ -136,6 +142,9 @@ def outcome_to_proto(
 ) -> pb.StepOutcome:
     """Write an outcome into `target` or a new message; its large texts go into `large` if that is given."""
     message = pb.StepOutcome() if target is None else target
+    if outcome.encoded and (large is None or not large.may_be_in(outcome.encoded)):
+        message.MergeFromString(outcome.encoded)
+        return message
     message.task_id = outcome.task_id
     message.session_id = outcome.session_id
     message.agent = outcome.agent
@@ -162,8 +171,8 @@ def outcome_to_proto(
     return message
 
 
-def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
-    """The outcome as it was sent.
+def outcome_from_proto(message: pb.StepOutcome, *, relayed: bool = False) -> StepOutcome:
+    """The outcome as it was sent; with `relayed` it keeps its encoded form, to be passed on.
 
     Raises:
         InvalidArgument: it holds something that is no JSON, or a time outside RFC 3339.
@@ -172,7 +181,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
     structured = None
     if message.HasField("structured_json"):
         structured = json_from_text(message.structured_json, path=STRUCTURED_PATH)
-    return StepOutcome(
+    outcome = StepOutcome(
         task_id=message.task_id,
         session_id=message.session_id,
         agent=message.agent,
@@ -188,6 +197,9 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         unknown_fields=unknown_of(message) if _outcome_has_unknown(message) else b"",
     )
+    if relayed:
+        outcome.came_as(message.SerializeToString())
+    return outcome
 
 
 def _anchors_from_proto(messages: Iterable[pb.SourceAnchor]) -> tuple[SourceAnchor, ...]:
@@ -248,8 +260,21 @@ def event_to_proto(
     return message
 
 
-def event_from_proto(message: pb.StepEvent) -> StepEvent | None:
-    """The event as it was sent; None for a kind that only a newer peer knows.
+def event_to_bytes(event: StepEvent) -> bytes:
+    """The event in encoded form; put together from what came in, if it did."""
+    match event:
+        case StepEnded(outcome=outcome) if outcome.encoded:
+            life = framed(_ENDED, framed(_OUTCOME, outcome.encoded))
+        case StepStarted():
+            session, node = framed(_SESSION_ID, event.session_id.encode()), framed(_NODE, event.node.encode())
+            life = framed(_STARTED, session + node)
+        case _:
+            return event_to_proto(event).SerializeToString()
+    return framed(_TASK_ID, event.task_id.encode()) + framed(_TIME, time_to_bytes(event.time)) + life
+
+
+def event_from_proto(message: pb.StepEvent, *, relayed: bool = False) -> StepEvent | None:
+    """The event as it was sent; None for a kind that only a newer peer knows. `relayed` as for outcomes.
 
     Raises:
         InvalidArgument: as `outcome_from_proto`.
@@ -257,7 +282,7 @@ def event_from_proto(message: pb.StepEvent) -> StepEvent | None:
     time = time_from_proto(message.time)
     match message.WhichOneof("event"):
         case "ended":
-            outcome = outcome_from_proto(message.ended.outcome)
+            outcome = outcome_from_proto(message.ended.outcome, relayed=relayed)
             return StepEnded(task_id=message.task_id, time=time, outcome=outcome)
         case "started":
             started = message.started

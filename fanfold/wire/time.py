@@ -23,6 +23,13 @@ def set_timestamp(target: Timestamp, time: datetime) -> None:
     target.seconds, target.nanos = _seconds_and_nanos(time)
 
 
+@lru_cache(maxsize=2048)
+def time_to_bytes(time: datetime) -> bytes:
+    """A time in UTC as the encoded form of a Timestamp."""
+    seconds, nanos = _seconds_and_nanos(time)
+    return Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
+
+
 def time_from_proto(timestamp: Timestamp) -> datetime:
     """The time, in UTC.
 
