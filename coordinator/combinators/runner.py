@@ -35,7 +35,7 @@ class StepRunner(Protocol):
     """Runs the steps of one run, each by its key. What a run adds to its executor (recall, budget, pace) wraps one."""
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
-        """Run one step to its end (as `AgentExecutor.execute_step`)."""
+        """Run one step to its end (as `AgentExecutor.execute_step`); `run_to_end` sees to the order of its events."""
         ...
 
     def concurrency_hint(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.life import StepLife
 from fanfold.model.step import (
     NO_USAGE,
     AgentStepSpec,
@@ -17,32 +16,37 @@ from fanfold.model.step import (
     StepStarted,
     Usage,
 )
+from fanfold.ports import OnStepEvent
 
 
 class Attempt:
     """One attempt of a step, and what the attempts before it came to."""
 
-    __slots__ = ("_before", "_handed_back", "_life", "_task_id", "number")
+    __slots__ = ("_before", "_handed_back", "_listener", "_task_id", "number")
 
-    def __init__(self, task_id: str, number: int, life: StepLife, before: StepOutcome | None = None) -> None:
+    def __init__(
+        self, task_id: str, number: int, listener: OnStepEvent | None, before: StepOutcome | None = None
+    ) -> None:
         self._task_id = task_id
         self.number = number
-        self._life = life
+        self._listener = listener
         self._before = before
         self._handed_back = NO_USAGE
 
     def next(self, outcome: StepOutcome) -> Attempt:
         """The attempt after this one, which came to `outcome` together with those before it."""
-        return Attempt(self._task_id, self.number + 1, self._life, outcome)
+        return Attempt(self._task_id, self.number + 1, self._listener, outcome)
 
     def tell(self, event: StepEvent) -> None:
         """Tell what the attempt says; a further one's start is progress of the step (C11)."""
+        if self._listener is None:
+            return
         if event.task_id != self._task_id:
             event = replace(event, task_id=self._task_id)
         if isinstance(event, StepStarted) and self._before is not None and self._before.failure is not None:
             began = AttemptStarted(attempt=self.number, node=event.node, cause=self._before.failure)
             event = StepProgressed(task_id=event.task_id, time=event.time, progress=began)
-        self._life.tell(event)
+        self._listener(event)
 
     def handed_back(self, usage: Usage) -> None:
         """A node gave the attempt back, after this was spent on it."""

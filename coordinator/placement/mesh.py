@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.budget import Reservation
-from coordinator.combinators.runner import StepKey
-from coordinator.life import StepLife, failed, unplaced
+from coordinator.combinators.runner import StepKey, run_to_end
+from coordinator.life import failed, unplaced
 from coordinator.placement.adoption import AdoptedExecution, was_cancelled
 from coordinator.placement.attempt import Attempt, consistent
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost, work_of
@@ -84,32 +84,32 @@ class MeshExecutor:
 
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
         """Run one step whose task id is unique in the run (AgentExecutor)."""
-        return await self.run_step(StepKey.of_spec(0, spec), spec, on_event)
+        return await run_to_end(self, StepKey.of_spec(0, spec), spec, on_event)
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step on whichever node takes it, again where its policy allows (StepRunner, C6)."""
         with self._scope.waiting.step():
             try:
-                return await self._run_to_end(key, spec, StepLife(spec, on_event))
+                return await self._run_attempts(key, spec, on_event)
             except BaseException:
                 if not self._scope.hold.is_given_up:
                     self._forget_endings(key.name)  # nobody will hear of the outcome
                 raise
 
-    async def _run_to_end(self, key: StepKey, spec: AgentStepSpec, life: StepLife) -> StepOutcome:
+    async def _run_attempts(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         adopted = self._adopted(key, spec)
         if adopted is None and (key.position, key.stage) in self._scope.unaccounted:
             self._spending.lose(key, spec)
-        attempt = Attempt(spec.task_id, adopted.name.attempt if adopted else 1, life)
+        attempt = Attempt(spec.task_id, adopted.name.attempt if adopted else 1, on_event)
         outcome = await self._go_on(adopted, key, spec, attempt) if adopted else None
         while True:
             if outcome is None:
                 outcome = await self._run_attempt(key, spec, attempt)
             failure = outcome.failure
             if failure is None or not failure.retryable or attempt.number >= spec.policy.max_attempts:
-                return life.end(attempt.in_all(outcome))
+                return attempt.in_all(outcome)
             if outcome.attempts == 0:
-                return life.end(attempt.in_all(outcome))  # it could not be placed, however long it was tried
+                return attempt.in_all(outcome)  # it could not be placed, however long it was tried
             self._forget_endings(key.name)
             pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
             with self._scope.waiting.on("another attempt, after a pause"):
@@ -133,33 +133,39 @@ class MeshExecutor:
         execution.attend(attempt.tell, self._scope)
         with self._spending.adopt(key, spec) as reservation:
             await self._wait(execution, reservation)
-            ending = await self._ending_of(execution, key.name, reservation)
+            ending = execution.ending or await self._take_ending(execution, reservation)
+        self._receive(key.name, execution, ending)
         if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
             attempt.handed_back(ending.usage)
             self._forget_endings(key.name)
             return None
-        return await self._accept(spec, execution.node.node.name, ending)
+        outcome = _outcome_of(spec, execution.node.node.name, ending)
+        return outcome if spec.output_schema is None else await self._validated(spec, outcome)
 
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
         work = 0 if self._scope.receipts is None else work_of(spec)
         for placement in itertools.count(1):
-            reservation = await self._spending.reserve(spec)
+            reservation = self._spending.unlimited() or await self._spending.reserve(spec)
             if isinstance(reservation, StepFailure):
                 return unplaced(spec, reservation)
             with reservation:
-                node = await self._mesh.queue.acquire(spec, self._scope)
+                node = self._mesh.queue.take(spec) or await self._mesh.queue.acquire(spec, self._scope)
                 if isinstance(node, StepFailure):
                     return unplaced(spec, node)
                 name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name, work)
                 try:
-                    await self._note(node)
-                    execution = await self._run_on(node, name, spec, attempt, reservation)
+                    if node.node.name not in self._noted:
+                        await self._note(node)
+                    execution = self._begin(node, name, spec, attempt, reservation)
+                    await self._wait(execution, reservation)
                 finally:
                     self._mesh.queue.release(node)
-                ending = await self._ending_of(execution, key.name, reservation)
+                ending = execution.ending or await self._take_ending(execution, reservation)
+            self._receive(key.name, execution, ending)
             if not isinstance(ending, Rejection):
-                return await self._accept(spec, execution.node.node.name, ending)
+                outcome = _outcome_of(spec, execution.node.node.name, ending)
+                return outcome if spec.output_schema is None else await self._validated(spec, outcome)
             attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:
                 return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
@@ -175,10 +181,9 @@ class MeshExecutor:
                     await self._scope.use_node(name)
                     self._noted.add(name)
 
-    async def _run_on(
+    def _begin(
         self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: Attempt, reservation: Reservation
     ) -> Execution:
-        """Run an execution until it has left the node, or the node withholds its ending."""
         start = ExecutionStart(
             execution_id=name.id_in(self._scope.run_id),
             run_id=self._scope.run_id,
@@ -187,11 +192,10 @@ class MeshExecutor:
             progress=self._scope.progress,
         )
         self._scope.hold.check()
-        execution = node.execute(start, attempt.tell, self._scope)
-        await self._wait(execution, reservation)
-        return execution
+        return node.execute(start, attempt.tell, self._scope)
 
     async def _wait(self, execution: Execution, reservation: Reservation) -> None:
+        """Wait until an execution has left the node, or the node withholds its ending."""
         try:
             await execution.wait()
         except asyncio.CancelledError:
@@ -204,15 +208,7 @@ class MeshExecutor:
         finally:
             self._spending.charge(reservation, execution.ending)
 
-    async def _ending_of(self, execution: Execution, key: str, reservation: Reservation) -> Ending:
-        """How an execution left its node, which keeps an outcome until it is durable, if it ever is to be."""
-        ending = execution.ending or await self._take_ending(execution)
-        self._spending.charge(reservation, ending)
-        if self._scope.receipts is not None and isinstance(ending, StepOutcome):
-            self._scope.receipts.add(key, execution.acknowledge)
-        return ending
-
-    async def _take_ending(self, execution: Execution) -> Ending:
+    async def _take_ending(self, execution: Execution, reservation: Reservation) -> Ending:
         """Have a large ending come when the run's caller is ready for it; the step's place is another's meanwhile."""
         try:
             async with self._scope.pace.turn(self._scope.waiting):
@@ -222,7 +218,13 @@ class MeshExecutor:
             self._part_with(execution)
             raise
         assert execution.ending is not None
+        self._spending.charge(reservation, execution.ending)
         return execution.ending
+
+    def _receive(self, key: str, execution: Execution, ending: Ending) -> None:
+        """Its node keeps an outcome until it is durable, if it ever is to be."""
+        if self._scope.receipts is not None and isinstance(ending, StepOutcome):
+            self._scope.receipts.add(key, execution.acknowledge)
 
     def _part_with(self, execution: Execution) -> None:
         if self._scope.hold.is_given_up:
@@ -235,26 +237,31 @@ class MeshExecutor:
         if self._scope.receipts is not None:
             self._scope.receipts.settled(key)
 
-    async def _accept(self, spec: AgentStepSpec, node: str, ending: StepOutcome | Lost) -> StepOutcome:
-        if isinstance(ending, Lost):
-            message = f"node {ending.node} was lost while the step ran there"
-            lost = failed(spec, FailureCode.NODE_LOST, message, retryable=True)
-            lost = replace(lost, attempts=1, node=ending.node)
-            if ending.started is None:
-                return lost
-            return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)
-        ending = consistent(ending, spec, node)
-        if spec.output_schema is None or not ending.success:
-            return ending
+    async def _validated(self, spec: AgentStepSpec, outcome: StepOutcome) -> StepOutcome:
+        """The outcome, unsuccessful if its structured value is not what the step asks for (C20)."""
+        if not outcome.success:
+            return outcome
         structured = await structured_value(
-            self._mesh.validator, spec.output_schema, ending.structured, owner=self._scope.owner
+            self._mesh.validator, spec.output_schema, outcome.structured, owner=self._scope.owner
         )
         if structured.failure is None:
-            return ending
+            return outcome
         return replace(
-            ending,
+            outcome,
             success=False,
             structured=None,
-            output=structured.annotate(ending.output),
+            output=structured.annotate(outcome.output),
             failure=structured.failure,
         )
+
+
+def _outcome_of(spec: AgentStepSpec, node: str, ending: StepOutcome | Lost) -> StepOutcome:
+    """What an attempt came to by its ending on a node."""
+    if isinstance(ending, StepOutcome):
+        return consistent(ending, spec, node)
+    message = f"node {ending.node} was lost while the step ran there"
+    lost = failed(spec, FailureCode.NODE_LOST, message, retryable=True)
+    lost = replace(lost, attempts=1, node=ending.node)
+    if ending.started is None:
+        return lost
+    return replace(lost, session_id=ending.started.session_id, started_at=ending.started.time)

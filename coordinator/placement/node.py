@@ -345,8 +345,9 @@ class KnownNode:
             self._lose(execution.execution_id)
 
     def _acknowledge_unless_kept(self, execution_id: str) -> None:
-        """An ending has come that nobody here waits for."""
-        to_be_adopted = any(execution_id.startswith(f"{each.run_id}/") for each in self._adoptions.of(self.node.name))
+        """An ending has come that is not to be kept there for anybody that is known."""
+        asked = self._adoptions.of(self.node.name)
+        to_be_adopted = bool(asked) and any(execution_id.startswith(f"{each.run_id}/") for each in asked)
         if execution_id not in self._taken and not to_be_adopted:
             self.acknowledge(execution_id)
 
@@ -370,8 +371,9 @@ class KnownNode:
             self._on_change(self, Change.ROOM)
 
     def _finish_if_drained(self) -> None:
-        idle = not self._executions and not self._taken and not self._adoptions.of(self.node.name)
-        if self.state is NodeState.DRAINING and idle and self._link is not None:
+        if self.state is not NodeState.DRAINING or self._link is None:
+            return
+        if not self._executions and not self._taken and not self._adoptions.of(self.node.name):
             self._link.finish()
 
     def _become(self, state: NodeState, waiting_on: str) -> None:

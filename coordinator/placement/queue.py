@@ -33,11 +33,16 @@ class PlacementQueue:
         self._turns = Turns()
         nodes.listen(self._on_change)
 
+    def take(self, spec: AgentStepSpec) -> KnownNode | None:
+        """A node with a place taken on it, if there is one and nobody waits for such a place."""
+        need = Need.of(spec)
+        return None if need in self._turns else self._take_place(need)
+
     async def acquire(self, spec: AgentStepSpec, scope: Scope) -> KnownNode | StepFailure:
         """A node with a place taken on it, or why the step cannot be placed (AGENT_UNKNOWN, UNPLACEABLE)."""
+        if (taken := self.take(spec)) is not None:
+            return taken
         need = Need.of(spec)
-        if need not in self._turns and (node := self._take_place(need)) is not None:
-            return node
         loop = asyncio.get_running_loop()
         hopeless_since: float | None = None
         while True:

@@ -20,6 +20,10 @@ class Spending:
         self._queue = queue
         self._scope = scope
 
+    def unlimited(self) -> Reservation | None:
+        """The reservation of an attempt of a run without a budget; None if it has one."""
+        return Reservation() if self._scope.budget is None else None
+
     async def reserve(self, spec: AgentStepSpec) -> Reservation | StepFailure:
         """Set aside what an attempt may spend, before it looks for a place: a step that waits for tokens holds none."""
         budget = self._scope.budget
@@ -54,6 +58,8 @@ class Spending:
 
     def charge(self, reservation: Reservation, ending: Ending | None) -> None:
         """Have the attempt's cost charged, as far as it is known. What goes on elsewhere is charged there."""
+        if self._scope.budget is None:
+            return
         if self._scope.hold.is_given_up:
             reservation.cost = 0
         elif isinstance(ending, Rejection):

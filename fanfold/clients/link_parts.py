@@ -110,6 +110,8 @@ class LinkParts:
 
     def discard(self, execution_id: str) -> StepEnded | None:
         """Expect nothing more of an execution. Returns its ending, without the texts, if it was expected."""
+        if execution_id not in self._expected:
+            return None
         self._endings.discard(execution_id)
         return self._expected.pop(execution_id, None)
 

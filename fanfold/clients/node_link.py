@@ -26,7 +26,7 @@ from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
 from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS
 from fanfold.wire.link import adopted_from_proto, rejection_from_proto
 from fanfold.wire.node import node_from_proto, status_from_proto
-from fanfold.wire.step import event_from_proto
+from fanfold.wire.step import relayed_event_from_proto
 from fanfold.wire.time import set_duration
 
 _RENEWALS_A_LEASE = 5
@@ -284,7 +284,7 @@ def _add(part: pb.ExecutionPart, listener: LinkListener, link: _Link) -> None:
 def _event_of(message: step_pb2.StepEvent) -> StepEvent | None:
     """The event; an end that cannot be read is still an end, and the step's alone."""
     try:
-        return event_from_proto(message, relayed=True)
+        return relayed_event_from_proto(message)
     except InvalidArgument as error:
         return _unreadable(message.task_id, error) if message.WhichOneof("event") == "ended" else None
 

@@ -156,21 +156,21 @@ class SourceAnchor(_Fields):
 
 
 class _Relayed:
-    """Keeps the form in which it came in beside what that says, so that it can be passed on as it is.
+    """Keeps the event of a step's end as it came in beside what that says, so that it can be passed on as it is.
 
-    That is no field: what `replace` makes of it, which says something else, came in in no form.
+    It is no field: what `replace` makes of an outcome says something else, and did not come in.
     """
 
-    __slots__ = ("_encoded",)
+    __slots__ = ("_encoded_end",)
 
     @property
-    def encoded(self) -> bytes:
-        """The form in which it came in; empty if that was not kept."""
-        return getattr(self, "_encoded", b"")
+    def encoded_end(self) -> bytes:
+        """The encoded event, whose task id and time are the outcome's too; empty if it was not kept."""
+        return getattr(self, "_encoded_end", b"")
 
-    def came_as(self, encoded: bytes) -> None:
-        """Keep this form of it; for whoever has just made it of that."""
-        self._encoded = encoded
+    def came_in(self, encoded_end: bytes) -> None:
+        """Keep the event that the outcome has just been made of."""
+        self._encoded_end = encoded_end
 
 
 @light

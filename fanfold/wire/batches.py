@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from fanfold.wire.splice import framed, tag_of
+from fanfold.wire.splice import holes_for, length
 
 MAX_BATCH_BYTES = 512 * 1024
 """A message takes no further element after this; the largest single element comes on top. Clients that are not ours
@@ -51,9 +51,9 @@ def batches(
 
 def encoded_batches(elements: Iterable[bytes], field: str, batch: type[Batch]) -> Iterator[Batch]:
     """Messages with all elements, which are encoded, in order in their repeated field `field`; none for no elements."""
-    tag, parts, size = tag_of(batch, field), list[bytes](), 0
+    hole, parts, size = holes_for(batch, field), list[bytes](), 0
     for element in elements:
-        parts.append(framed(tag, element))
+        parts.append(hole % (length(len(element)), element))
         size += len(element)
         if size >= MAX_BATCH_BYTES or len(parts) >= MAX_BATCH_ELEMENTS:
             yield batch.FromString(b"".join(parts))

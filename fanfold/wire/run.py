@@ -26,7 +26,7 @@ from fanfold.model.run import (
 from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_proto, result_to_proto
-from fanfold.wire.splice import framed, tag_of, varint
+from fanfold.wire.splice import holes_for, length, varint
 from fanfold.wire.step import event_from_proto, event_to_proto
 from fanfold.wire.step import event_to_bytes as step_event_to_bytes
 from fanfold.wire.time import set_timestamp, time_from_proto, time_to_bytes
@@ -38,10 +38,11 @@ _STATE_FROM_PROTO = {number: state for state, number in _STATE_TO_PROTO.items()}
 _DETAIL_TO_PROTO = {detail: pb.EventDetail.Value(f"EVENT_DETAIL_{detail.name}") for detail in EventDetail}
 _DETAIL_FROM_PROTO = {number: detail for detail, number in _DETAIL_TO_PROTO.items()}
 
-_SEQUENCE, _TIME, _STEP = (tag_of(pb.RunEvent, field) for field in ("sequence", "time", "step"))
-_INDEX, _STAGE, _EVENT, _RECALLED, _BUDGET_SPENT = (
-    tag_of(pb.RunStepEvent, field) for field in ("index", "stage", "event", "recalled", "budget_spent")
-)
+_EVENT = holes_for(pb.RunEvent, "sequence", "time", "step")
+_STEP = holes_for(pb.RunStepEvent, "index", "event")
+_STAGE = holes_for(pb.RunStepEvent, "stage")
+_RECALLED = holes_for(pb.RunStepEvent, "recalled")
+_BUDGET_SPENT = holes_for(pb.RunStepEvent, "budget_spent")
 
 
 def detail_to_proto(detail: EventDetail) -> pb.EventDetail.ValueType:
@@ -133,14 +134,16 @@ def event_to_bytes(event: RunEvent) -> bytes:
 
 
 def _step_event_to_bytes(told: RunStepEvent) -> bytes:
-    step = _INDEX + varint(told.index) + framed(_EVENT, step_event_to_bytes(told.event))
+    """Put together, and not set field by field: a run tells two of them for each step."""
+    event, time = step_event_to_bytes(told.event), time_to_bytes(told.time)
+    step = _STEP % (varint(told.index), length(len(event)), event)
     if told.stage:
-        step += _STAGE + varint(told.stage)
+        step += _STAGE % varint(told.stage)
     if told.recalled:
-        step += _RECALLED + varint(told.recalled)
+        step += _RECALLED % varint(1)
     if told.budget_spent is not None:
-        step += _BUDGET_SPENT + varint(told.budget_spent)
-    return _SEQUENCE + varint(told.sequence) + framed(_TIME, time_to_bytes(told.time)) + framed(_STEP, step)
+        step += _BUDGET_SPENT % varint(told.budget_spent)
+    return _EVENT % (varint(told.sequence), length(len(time)), time, length(len(step)), step)
 
 
 def event_from_bytes(data: bytes) -> RunEvent | None:

@@ -1,46 +1,51 @@
 """Messages put together from parts that are encoded already: bytes strung together, instead of fields set one by one.
 
 On the wire a message is nothing but its fields, one after the other: for each a tag, which is its number and its kind,
-and then a number, or a length and so many bytes. A message within a message is such bytes too. So what has arrived
-encoded can be handed on within another message without being looked into, which costs a tenth of building it anew.
+and then a number, or a length and so many bytes. A message within a message is such bytes too. So what has come in
+encoded can be handed on within another message without being looked into.
+
+A message that is put together so is a format: a hole (`%b`) for each number, and two for a length and its bytes.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 _NUMBER, _BYTES = 0, 2
-_KINDS = {
-    FieldDescriptor.TYPE_BOOL: _NUMBER,
-    FieldDescriptor.TYPE_UINT32: _NUMBER,
-    FieldDescriptor.TYPE_UINT64: _NUMBER,
-    FieldDescriptor.TYPE_STRING: _BYTES,
-    FieldDescriptor.TYPE_MESSAGE: _BYTES,
+_NUMBERS = {
+    FieldDescriptor.TYPE_BOOL,
+    FieldDescriptor.TYPE_INT32,
+    FieldDescriptor.TYPE_INT64,
+    FieldDescriptor.TYPE_UINT32,
+    FieldDescriptor.TYPE_UINT64,
 }
+_TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE}
 
 
-def tag_of(message: type[Message], field: str) -> bytes:
-    """The tag of a message's field."""
-    descriptor = message.DESCRIPTOR.fields_by_name[field]
-    return varint(descriptor.number << 3 | _KINDS[descriptor.type])
+def holes_for(message: type[Message], *fields: str) -> bytes:
+    """The format of these fields of a message."""
+    return b"".join(_hole_for(message.DESCRIPTOR.fields_by_name[field]) for field in fields)
+
+
+def _hole_for(field: Any) -> bytes:
+    if field.type in _NUMBERS:
+        return varint(field.number << 3 | _NUMBER) + b"%b"
+    assert field.type in _TEXTS
+    return varint(field.number << 3 | _BYTES) + b"%b%b"
 
 
 def varint(number: int) -> bytes:
-    """A number that is not negative: seven bits a byte, the lowest first; the eighth says that more follow."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    """A number that is not negative: seven bits a byte, the lowest first; the eighth bit says that more follow."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    return bytes((number & 0x7F | 0x80,)) + varint(number >> 7)
 
 
-def framed(tag: bytes, data: bytes) -> bytes:
-    """A field that is a text or a message, from its encoded form."""
-    return b"%b%b%b" % (tag, _length(len(data)), data)
-
-
-_length = lru_cache(maxsize=4096)(varint)  # unlike numbers, lengths are much the same for all steps of a run
+length = lru_cache(maxsize=4096)(varint)
+"""The same for lengths, which are much alike for all steps of a run."""

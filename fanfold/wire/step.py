@@ -31,7 +31,7 @@ from fanfold.model.step import (
 )
 from fanfold.parts import LargeTexts, TextField
 from fanfold.v1 import step_pb2 as pb
-from fanfold.wire.splice import framed, tag_of
+from fanfold.wire.splice import holes_for, length
 from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto, time_to_bytes
 from fanfold.wire.unknown import has_unknown, unknown_of
 
@@ -42,10 +42,8 @@ STRUCTURED_PATH = "outcome.structured_json"
 _CODE_TO_PROTO = {code: pb.FailureCode.Value(f"FAILURE_CODE_{code.value}") for code in FailureCode}
 _CODE_FROM_PROTO = {number: code for code, number in _CODE_TO_PROTO.items()}
 
-_TASK_ID, _TIME = tag_of(pb.StepEvent, "task_id"), tag_of(pb.StepEvent, "time")
-_STARTED, _ENDED = tag_of(pb.StepEvent, "started"), tag_of(pb.StepEvent, "ended")
-_SESSION_ID, _NODE = tag_of(pb.StepStarted, "session_id"), tag_of(pb.StepStarted, "node")
-_OUTCOME = tag_of(pb.StepEnded, "outcome")
+_STARTED = holes_for(pb.StepStarted, "session_id", "node")
+_STARTED_EVENT = holes_for(pb.StepEvent, "task_id", "time", "started")
 
 
 def spec_to_proto(
@@ -142,9 +140,6 @@ def outcome_to_proto(
 ) -> pb.StepOutcome:
     """Write an outcome into `target` or a new message; its large texts go into `large` if that is given."""
     message = pb.StepOutcome() if target is None else target
-    if outcome.encoded and (large is None or not large.may_be_in(outcome.encoded)):
-        message.MergeFromString(outcome.encoded)
-        return message
     message.task_id = outcome.task_id
     message.session_id = outcome.session_id
     message.agent = outcome.agent
@@ -171,8 +166,8 @@ def outcome_to_proto(
     return message
 
 
-def outcome_from_proto(message: pb.StepOutcome, *, relayed: bool = False) -> StepOutcome:
-    """The outcome as it was sent; with `relayed` it keeps its encoded form, to be passed on.
+def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
+    """The outcome as it was sent.
 
     Raises:
         InvalidArgument: it holds something that is no JSON, or a time outside RFC 3339.
@@ -181,7 +176,7 @@ def outcome_from_proto(message: pb.StepOutcome, *, relayed: bool = False) -> Ste
     structured = None
     if message.HasField("structured_json"):
         structured = json_from_text(message.structured_json, path=STRUCTURED_PATH)
-    outcome = StepOutcome(
+    return StepOutcome(
         task_id=message.task_id,
         session_id=message.session_id,
         agent=message.agent,
@@ -197,9 +192,6 @@ def outcome_from_proto(message: pb.StepOutcome, *, relayed: bool = False) -> Ste
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
         unknown_fields=unknown_of(message) if _outcome_has_unknown(message) else b"",
     )
-    if relayed:
-        outcome.came_as(message.SerializeToString())
-    return outcome
 
 
 def _anchors_from_proto(messages: Iterable[pb.SourceAnchor]) -> tuple[SourceAnchor, ...]:
@@ -247,6 +239,11 @@ def event_to_proto(
 ) -> pb.StepEvent:
     """Write an event into `target` or a new message; large texts of an outcome go into `large` if that is given."""
     message = pb.StepEvent() if target is None else target
+    if isinstance(event, StepEnded) and event.outcome.encoded_end:
+        encoded = event.outcome.encoded_end
+        if large is None or not large.may_be_in(encoded):
+            message.MergeFromString(encoded)
+            return message
     message.task_id = event.task_id
     set_timestamp(message.time, event.time)
     if isinstance(event, StepEnded):
@@ -261,20 +258,30 @@ def event_to_proto(
 
 
 def event_to_bytes(event: StepEvent) -> bytes:
-    """The event in encoded form; put together from what came in, if it did."""
-    match event:
-        case StepEnded(outcome=outcome) if outcome.encoded:
-            life = framed(_ENDED, framed(_OUTCOME, outcome.encoded))
-        case StepStarted():
-            session, node = framed(_SESSION_ID, event.session_id.encode()), framed(_NODE, event.node.encode())
-            life = framed(_STARTED, session + node)
-        case _:
-            return event_to_proto(event).SerializeToString()
-    return framed(_TASK_ID, event.task_id.encode()) + framed(_TIME, time_to_bytes(event.time)) + life
+    """The event in encoded form: as it came in, if it did so to be passed on."""
+    if isinstance(event, StepEnded) and event.outcome.encoded_end:
+        return event.outcome.encoded_end
+    if isinstance(event, StepStarted):
+        task_id, session_id, node = event.task_id.encode(), event.session_id.encode(), event.node.encode()
+        time, started = (
+            time_to_bytes(event.time),
+            _STARTED % (length(len(session_id)), session_id, length(len(node)), node),
+        )
+        sizes = length(len(task_id)), length(len(time)), length(len(started))
+        return _STARTED_EVENT % (sizes[0], task_id, sizes[1], time, sizes[2], started)
+    return event_to_proto(event).SerializeToString()
 
 
-def event_from_proto(message: pb.StepEvent, *, relayed: bool = False) -> StepEvent | None:
-    """The event as it was sent; None for a kind that only a newer peer knows. `relayed` as for outcomes.
+def relayed_event_from_proto(message: pb.StepEvent) -> StepEvent | None:
+    """As `event_from_proto`, of an event that is to be passed on: an end can be so without being encoded again."""
+    event = event_from_proto(message)
+    if isinstance(event, StepEnded) and (event.task_id, event.time) == (event.outcome.task_id, event.outcome.ended_at):
+        event.outcome.came_in(message.SerializeToString())
+    return event
+
+
+def event_from_proto(message: pb.StepEvent) -> StepEvent | None:
+    """The event as it was sent; None for a kind that only a newer peer knows.
 
     Raises:
         InvalidArgument: as `outcome_from_proto`.
@@ -282,7 +289,7 @@ def event_from_proto(message: pb.StepEvent, *, relayed: bool = False) -> StepEve
     time = time_from_proto(message.time)
     match message.WhichOneof("event"):
         case "ended":
-            outcome = outcome_from_proto(message.ended.outcome, relayed=relayed)
+            outcome = outcome_from_proto(message.ended.outcome)
             return StepEnded(task_id=message.task_id, time=time, outcome=outcome)
         case "started":
             started = message.started

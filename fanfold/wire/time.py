@@ -12,7 +12,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fanfold.errors import InvalidArgument
+from fanfold.wire.splice import holes_for, length, varint
 
+_TIMESTAMP = holes_for(Timestamp, "seconds", "nanos")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST_SECONDS = -62_135_596_800  # 0001-01-01, RFC 3339's first year
 _LATEST_SECONDS = 253_402_300_799  # 9999-12-31, its last
@@ -25,9 +27,11 @@ def set_timestamp(target: Timestamp, time: datetime) -> None:
 
 @lru_cache(maxsize=2048)
 def time_to_bytes(time: datetime) -> bytes:
-    """A time in UTC as the encoded form of a Timestamp."""
+    """A time in UTC as an encoded Timestamp."""
     seconds, nanos = _seconds_and_nanos(time)
-    return Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
+    if seconds < 0:  # nine bytes of ones; nothing that happens has such a time
+        return Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
+    return _TIMESTAMP % (length(seconds), varint(nanos))
 
 
 def time_from_proto(timestamp: Timestamp) -> datetime:
