@@ -113,6 +113,7 @@ async def hand_link(
     epoch: int = 1,
     lease: int = 30,
     takes_parts: bool = True,
+    infers_started: bool = False,
     progress_window: int = 0,
     coordinator: str = "c",
 ) -> HandLink:
@@ -123,6 +124,7 @@ async def hand_link(
         link_epoch=epoch,
         lease=Duration(seconds=lease),
         takes_parts=takes_parts,
+        infers_started=infers_started,
         progress_window=progress_window,
     )
     await link.send(hello=hello)
