@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.combinators.parallel import parallel
-from coordinator.combinators.runner import StepKey
+from coordinator.combinators.runner import StepKey, run_to_end
 from coordinator.placement.adoption import AdoptedExecution, adopt_run, part_with_rest
 from coordinator.placement.mesh import Mesh, MeshExecutor, Retries
 from coordinator.placement.node import KnownNode, Leases
@@ -137,7 +137,7 @@ class Holding:
         prompt = prompt or "echo $$ >> lives; until [ -e gate ]; do sleep 0.02; done; echo done"
         policy = StepPolicy(max_attempts=max_attempts)
         spec = AgentStepSpec(task_id=key, agent="shell", description="d", prompt=prompt, policy=policy)
-        run = self.executor.run_step(StepKey.of_spec(0, spec), spec, self.heard.append)
+        run = run_to_end(self.executor, StepKey.of_spec(0, spec), spec, self.heard.append)
         self.tasks.append(asyncio.ensure_future(run))
         return self.tasks[-1]
 
