@@ -40,9 +40,6 @@ _DETAIL_FROM_PROTO = {number: detail for detail, number in _DETAIL_TO_PROTO.item
 
 _EVENT = holes_for(pb.RunEvent, "sequence", "time", "step")
 _STEP = holes_for(pb.RunStepEvent, "index", "event")
-_STAGE = holes_for(pb.RunStepEvent, "stage")
-_RECALLED = holes_for(pb.RunStepEvent, "recalled")
-_BUDGET_SPENT = holes_for(pb.RunStepEvent, "budget_spent")
 
 
 def detail_to_proto(detail: EventDetail) -> pb.EventDetail.ValueType:
@@ -137,12 +134,8 @@ def _step_event_to_bytes(told: RunStepEvent) -> bytes:
     """Put together, and not set field by field: a run tells two of them for each step."""
     event, time = step_event_to_bytes(told.event), time_to_bytes(told.time)
     step = _STEP % (varint(told.index), length(len(event)), event)
-    if told.stage:
-        step += _STAGE % varint(told.stage)
-    if told.recalled:
-        step += _RECALLED % varint(1)
-    if told.budget_spent is not None:
-        step += _BUDGET_SPENT % varint(told.budget_spent)
+    if told.stage or told.recalled or told.label or told.budget_spent is not None:
+        step += _about_step(told, pb.RunStepEvent()).SerializeToString()
     return _EVENT % (varint(told.sequence), length(len(time)), time, length(len(step)), step)
 
 
@@ -170,13 +163,19 @@ def event_into(event: RunEvent | bytes, message: pb.RunEvent, large: LargeTexts 
 
 def _step_event_into(told: RunStepEvent, message: pb.RunStepEvent, large: LargeTexts | None) -> None:
     message.index = told.index
+    _about_step(told, message)
+    event_to_proto(told.event, message.event, large)
+
+
+def _about_step(told: RunStepEvent, message: pb.RunStepEvent) -> pb.RunStepEvent:
+    """Write what most events have nothing of."""
     message.stage = told.stage
     message.recalled = told.recalled
     if told.label:
         message.label, message.phase = told.label, told.phase
     if told.budget_spent is not None:
         message.budget_spent = told.budget_spent
-    event_to_proto(told.event, message.event, large)
+    return message
 
 
 def _own_event_into(event: RunEvent, message: pb.RunEvent) -> None:
