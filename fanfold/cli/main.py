@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import fanfold
-from fanfold.cli import checkpoint_commands, exits, run_commands, token_commands
+from fanfold.cli import checkpoint_commands, exits, job_commands, run_commands, token_commands
 from fanfold.cli.options import SHOWN, Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
 app.add_typer(run_commands.app, name="runs", help="See the runs of a mesh, watch and cancel them.")
+app.add_typer(job_commands.app, name="jobs", help="See jobs, read their output, wait for and stop them.")
+app.add_typer(job_commands.job_app, name="job", help="Run a command as a job.")
 app.add_typer(checkpoint_commands.app, name="checkpoint", help="Move a workflow from one mesh to another.")
 app.add_typer(token_commands.app, name="token", help="Make, list and revoke tokens that services know callers by.")
 app.add_typer(serve_app, name="serve", help="Run one service of a mesh.")
@@ -154,6 +156,9 @@ def parallel(  # noqa: PLR0913, PLR0917 - options of a command
     ] = "",
     budget: Budget = None,
     request_id: RequestId = "",
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Start them as a job, print its id, and do not wait.")
+    ] = False,
     server: Server = None,
     as_json: Json = False,
     full: Full = False,
@@ -169,12 +174,17 @@ def parallel(  # noqa: PLR0913, PLR0917 - options of a command
 
     With --workflow-id the run outlives its coordinator, and a later one runs only
     what is not recorded: new, changed and failed steps.
+
+    With --detach the run goes on by itself, as a job: `fanfold jobs logs -f` follows
+    it, and `fanfold jobs show --result` prints the outcomes.
     """
     from fanfold.cli.outcomes import View
-    from fanfold.cli.parallel import Order, parallel
+    from fanfold.cli.parallel import Order, parallel, start
 
     order = Order(server=server, workflow_id=workflow_id, budget_tokens=budget, request_id=request_id)
-    if not parallel(specs, order, View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
+    if detach:
+        start(specs, order, as_json=as_json)
+    elif not parallel(specs, order, View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
         raise typer.Exit(exits.FAILED)
 
 

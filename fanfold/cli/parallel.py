@@ -11,7 +11,7 @@ from fanfold.cli.connection import connected
 from fanfold.cli.exits import Interrupted
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.outcomes import View, show_outcomes, summary
-from fanfold.cli.output import tell
+from fanfold.cli.output import show_document, show_text, tell
 from fanfold.cli.progress import Tally, shown
 from fanfold.cli.specs import read_steps
 from fanfold.errors import Cancelled, InvalidArgument, Unavailable
@@ -19,6 +19,7 @@ from fanfold.model.run import Budget, ParallelResult
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure, StepOutcome
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun
+from fanfold.sdk.started import StartedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,36 @@ def parallel(source: str, order: Order, view: View, *, quiet: bool) -> bool:
         return _carry_out(FanOut(steps.specs, order), view, quiet=quiet)
     except InvalidArgument as error:
         raise steps.located(error) from None
+
+
+def start(source: str, order: Order, *, as_json: bool) -> None:
+    """Start the steps in `source` as a run that goes on by itself, and print its job's id.
+
+    Raises:
+        InvalidArgument: a step is wrong; nothing was started.
+        FailedPrecondition: the mesh has no journal or no job registry.
+        Unavailable: the mesh or its registry cannot be reached.
+    """
+    steps = read_steps(source)
+
+    async def ask() -> StartedRun:
+        async with connected(order.server) as mesh:
+            return await mesh.start(
+                steps.specs,
+                workflow_id=order.workflow_id,
+                budget_tokens=order.budget_tokens,
+                request_id=order.request_id,
+            )
+
+    try:
+        run = run_interruptibly(ask())
+    except InvalidArgument as error:
+        raise steps.located(error) from None
+    if as_json:
+        show_document({"job_id": run.id, "run_id": run.run_id})
+        return
+    show_text([run.id])
+    tell(f"Follow it with: fanfold jobs logs -f {run.id}")
 
 
 def resume(order: Order, view: View, *, quiet: bool) -> bool:

@@ -38,6 +38,7 @@ def run_in_words(run: Run) -> Iterator[str]:
     """All that there is to say about a run, a line each."""
     lines = [
         ("run", run.run_id),
+        ("job", run.job_id),
         ("workflow", run.workflow_id),
         ("kind", f"{run.kind}, {'attached' if run.attached else 'detached'}"),
         ("state", run.state),
