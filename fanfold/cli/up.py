@@ -46,6 +46,6 @@ def _tell_what_is_up(mesh: EmbeddedMesh) -> None:
     tell("\nUp in development mode: on loopback only, without authentication.")
     tell(f"Steps work in {mesh.plan.workspace.resolve()}; logs are in {mesh.plan.data_dir}.")
     where = "" if mesh.server == DEFAULT_SERVER else f"{SERVER_VARIABLE}={mesh.server} "
-    if mesh.registry != DEFAULT_REGISTRY:
-        where += f"{REGISTRY_VARIABLE}={mesh.registry} "
+    registry = "" if mesh.registry == DEFAULT_REGISTRY else f"{REGISTRY_VARIABLE}={mesh.registry} "
+    tell(f"Jobs are listed by `{registry}fanfold jobs list`.")
     tell(f"Try `{where}fanfold agents` in another terminal. Ctrl-C stops it all.")
