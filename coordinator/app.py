@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.runner import runner_of
-from coordinator.config import CoordinatorConfig
+from coordinator.config import CoordinatorConfig, ScriptSettings
 from coordinator.journal.journal import KeptRun
 from coordinator.journal.opening import open_journal, retention_of
 from coordinator.methods.forwarding import Forwarding
@@ -27,7 +27,11 @@ from coordinator.runs.detached import Jobs
 from coordinator.runs.durable import DurableRuns, Waits
 from coordinator.runs.holding import Holding, Times
 from coordinator.runs.runs import ExecutorFactory, Runs
+from coordinator.runs.scripts import ScriptRuns, ScriptTerms
 from coordinator.scope import Scope
+from coordinator.scripts.engine.lockdown import Limits as EngineLimits
+from coordinator.scripts.engine.quickjs import QuickJsEngine
+from coordinator.scripts.host.limits import ScriptLimits
 from coordinator.servicer import service
 from fanfold.background import background
 from fanfold.clients.job_producer import GrpcJobProducer
@@ -62,7 +66,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         executors = _executors(config, nodes, validator)
         forwarding = await stack.enter_async_context(Forwarding(credentials))
         durable = await _durable_runs(config, executors, nodes, checks, stack)
-        runs = Runs(executors, checks, durable)
+        runs = Runs(executors, checks, durable, await _scripts(config.scripts, checks, stack))
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
         looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
@@ -102,6 +106,26 @@ async def _durable_runs(
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
     return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs)
+
+
+async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: AsyncExitStack) -> ScriptRuns:
+    """The runs of scripts, with an engine that is started ahead of them or with the first one."""
+    engine_limits = EngineLimits(heap_bytes=settings.heap_bytes, cpu_seconds=settings.cpu_seconds)
+    engine = await stack.enter_async_context(QuickJsEngine(engine_limits, spare=settings.spare))
+    limits = ScriptLimits(
+        max_total_agents=settings.max_total_agents,
+        items=settings.items,
+        turn_seconds=settings.turn_seconds,
+        default_agent=settings.default_agent,
+    )
+    terms = ScriptTerms(
+        limits=limits,
+        source_bytes=settings.source_bytes,
+        args_bytes=settings.args_bytes,
+        most_runs=settings.most_runs,
+        providers=settings.providers,
+    )
+    return ScriptRuns(engine, checks, terms)
 
 
 async def _jobs(config: CoordinatorConfig, stack: AsyncExitStack) -> Jobs | None:

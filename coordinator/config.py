@@ -117,6 +117,33 @@ class JournalSettings(_Section):
     retention: RetentionLimits = RetentionLimits()
 
 
+class ScriptSettings(_Section):
+    """What workflow scripts may use (C25, C30, C39)."""
+
+    max_total_agents: int = Field(default=1_000, ge=1, le=1_000_000)
+    """Most agent() calls of one run; a request may ask for fewer."""
+    items: int = Field(default=4_096, ge=1, le=1_000_000)
+    """Most items of one parallel() or pipeline()."""
+    source_bytes: int = Field(default=524_288, ge=1, le=2_097_152)
+    """Bytes of one script."""
+    args_bytes: int = Field(default=1_048_576, ge=2, le=4_194_304)
+    """Bytes of its arguments as JSON."""
+    heap_bytes: int = Field(default=67_108_864, ge=8_388_608, le=1_073_741_824)
+    """Bytes of memory of one script."""
+    cpu_seconds: int = Field(default=300, ge=1)
+    """Seconds of processor time of one script."""
+    turn_seconds: Seconds = 10.0
+    """Seconds that a script may compute without waiting for an answer."""
+    most_runs: int = Field(default=1_000, ge=1)
+    """Scripts that run at the same time."""
+    spare: int = Field(default=2, ge=0, le=64)
+    """Processes that are kept ready for scripts to come; 0 has the engine started with the first script."""
+    default_agent: str = Field(default="", max_length=128)
+    """The agent of agent() calls that name none. Empty means that they have to."""
+    providers: dict[str, dict[str, str]] = {}
+    """Executor pools that a request may ask for (`provider`), by name: the labels that its steps' nodes must carry."""
+
+
 class CoordinatorConfig(_Section):
     """Everything that can be configured."""
 
@@ -132,6 +159,7 @@ class CoordinatorConfig(_Section):
     placement: Placement = Placement()
     limits: Limits = Limits()
     journal: JournalSettings = JournalSettings()
+    scripts: ScriptSettings = ScriptSettings()
     registry: str = ""
     """Where the job registry is, as host:port, which detached runs need, as they need a journal. Empty means that they
     are refused."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
-from fanfold.errors import FanfoldError, InvalidArgument, Unimplemented
+from fanfold.errors import FanfoldError, FieldViolation, InvalidArgument
+from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_budget, parse_line, parse_specs
 from fanfold.parts import TextField
@@ -18,6 +19,7 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.run import detail_from_proto
+from fanfold.wire.script import script_from_proto
 from fanfold.wire.step import spec_from_proto
 
 Requests = AsyncIterator[pb.RunRequest] | AsyncIterator[pb.StartRunRequest]
@@ -29,11 +31,13 @@ MAX_REFUSED_MESSAGES = 1000
 
 
 class RunRequested(NamedTuple):
-    """A fan-out that was asked for."""
+    """A fan-out or a script that was asked for; of a script also what is wrong with its form."""
 
     message: pb.RunOpen
     opening: Opening
     specs: list[AgentStepSpec]
+    script: Script | None = None
+    wrong: Sequence[FieldViolation] = ()
 
 
 async def read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
@@ -74,7 +78,12 @@ async def _read_run(checks: RequestChecks, requests: Requests) -> RunRequested:
         raise InvalidArgument.of_field("open", "is required")
     steps.end()
     _refuse_other_count(opening, len(steps.specs))
-    return RunRequested(message, opening, steps.specs)
+    if not message.HasField("script"):
+        return RunRequested(message, opening, steps.specs)
+    if steps.specs:
+        raise InvalidArgument.of_field("steps", "must be none with open.script")
+    script, wrong = script_from_proto(message.script, opening.owner)
+    return RunRequested(message, opening, [], script, wrong)
 
 
 class _Steps:
@@ -128,10 +137,8 @@ def _refuse_other_count(opening: Opening, count: int) -> None:
 
 def _opening_of(message: pb.RunOpen) -> Opening:
     match message.WhichOneof("kind"):
-        case "parallel":
+        case "parallel" | "script":
             pass
-        case "script":
-            raise Unimplemented("workflow scripts are not in this release")
         case _:
             raise InvalidArgument.of_field("open.kind", "is required: parallel or script")
     workflow_id = parse_line(message.workflow_id, path="open.workflow_id")

@@ -47,10 +47,14 @@ class RunMethods(GeneratedServicer):
     async def Run(  # noqa: N802 - named by the proto
         self, request_iterator: AsyncIterator[pb.RunRequest], context: Context
     ) -> AsyncIterator[pb.RunResponse]:
-        """Run a fan-out while the stream lasts."""
+        """Run a fan-out or a script while the stream lasts."""
         asked = await read_run(self._checks, aiter(request_iterator))
+        if asked.script is not None:
+            kind = self._runs.script(asked.opening, asked.script, asked.wrong)
+        else:
+            kind = self._runs.parallel(asked.opening, asked.specs)
         try:
-            async with self._runs.parallel(asked.opening, asked.specs) as source:
+            async with kind as source:
                 while events := await source.read():
                     for response in run_responses(events, pb.RunResponse, takes_parts=asked.opening.takes_parts):
                         yield response

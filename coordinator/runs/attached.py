@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import structlog
 from coordinator.combinators.runner import StepKey, StepRunner, runner_of
 from coordinator.pace import CALLER_BEHIND
 from coordinator.runs.history import History
-from coordinator.runs.work import Work
+from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS
 from fanfold.background import background
@@ -40,10 +41,10 @@ RunFeed = Feed[bytes] | Feed[bytes | StageRequest]
 _log = structlog.get_logger(__name__)
 
 
-class AttachedRun:
+class AttachedRun(ABC):
     """A run that ends with its caller's stream: numbered events, and how many steps are where."""
 
-    def __init__(self, scope: Scope, detail: EventDetail, work: Work, feed: RunFeed) -> None:
+    def __init__(self, scope: Scope, detail: EventDetail, work: Counts, feed: RunFeed) -> None:
         self._scope = scope
         self._detail = detail
         self._work = work
@@ -87,6 +88,84 @@ class AttachedRun:
             if self._task is not None:
                 self._task.cancel()
 
+    @abstractmethod
+    async def keep(self, executor: AgentExecutor) -> None:
+        """Do what there is to do, and tell the run's life from its start to its end."""
+
+    async def _tell_waiting(self) -> None:
+        """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            waiting_on = self._scope.waiting.summary()
+            if waiting_on != self._waiting_on and self._ended is None:
+                self._waiting_on = waiting_on
+                self._push(WaitingChanged, waiting_on=waiting_on)
+
+    def _tell_exhausted(self) -> None:
+        """The first step was refused for want of tokens (C13)."""
+        assert self._budget is not None
+        self._push(BudgetExhausted, budget=self._budget.told())
+
+    def _push(self, kind: type[RunEvent], **fields: Any) -> None:
+        told = event_to_bytes(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
+        self._feed.push(told, len(told))
+
+    def _tell_step(self, event: StepEvent, index: int, stage: int = 0, *, label: str = "", phase: str = "") -> None:
+        if isinstance(event, StepStarted):
+            self._running += 1
+        elif isinstance(event, StepEnded):
+            self._running -= 1
+            if event.outcome.success:
+                self._succeeded += 1
+            else:
+                self._failed += 1
+        if is_wanted(event, self._detail, self._feed):
+            sequence = 0 if isinstance(event, StepProgressed) else self._number()
+            spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
+            told = event_to_bytes(
+                RunStepEvent(
+                    sequence=sequence,
+                    time=event.time,
+                    index=index,
+                    stage=stage,
+                    event=event,
+                    budget_spent=spent,
+                    label=label,
+                    phase=phase,
+                )
+            )
+            self._feed.push(told, len(told))
+        elif isinstance(event, StepStarted):
+            self._number()
+
+    def _number(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _run(self, state: RunState, ended_at: datetime | None, error: str = "") -> Run:
+        total, running = self._work.total, self._running
+        return Run(
+            run_id=self._scope.run_id,
+            kind=self._work.kind,
+            state=state,
+            owner=self._scope.owner,
+            attached=True,
+            steps=StepCounts(total=total, running=running, succeeded=self._succeeded, failed=self._failed),
+            budget=self._budget.told() if self._budget else None,
+            waiting_on="" if ended_at else self._waiting_on,
+            created_at=self._created_at,
+            ended_at=ended_at,
+            reason=self._cancel_reason or "" if state is RunState.CANCELLED else error,
+        )
+
+
+class AttachedWork(AttachedRun):
+    """The run of a `Work`."""
+
+    def __init__(self, scope: Scope, detail: EventDetail, work: Work, feed: RunFeed) -> None:
+        super().__init__(scope, detail, work, feed)
+        self._carry_out = work.carry_out
+
     async def keep(self, executor: AgentExecutor) -> None:
         """Do the work and tell the run's life from its start to its end."""
         self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._work.total)
@@ -106,51 +185,16 @@ class AttachedRun:
         self._push(RunEnded, run=self._ended)
 
     async def _until_ended(self, executor: AgentExecutor) -> RunState:
-        paced = _Paced(runner_of(executor), self._feed, self._scope)
+        paced = Paced(runner_of(executor), self._feed, self._scope)
         async with asyncio.TaskGroup() as tasks:
-            self._task = tasks.create_task(self._work.carry_out(paced, History(), self, ()))
+            self._task = tasks.create_task(self._carry_out(paced, History(), self, ()))
             if self._cancel_reason is not None:
                 self._task.cancel()
         return RunState.CANCELLED if self._task.cancelled() else RunState.COMPLETED
 
-    async def _tell_waiting(self) -> None:
-        """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            waiting_on = self._scope.waiting.summary()
-            if waiting_on != self._waiting_on:
-                self._waiting_on = waiting_on
-                self._push(WaitingChanged, waiting_on=waiting_on)
-
-    def _tell_exhausted(self) -> None:
-        """The first step was refused for want of tokens (C13)."""
-        assert self._budget is not None
-        self._push(BudgetExhausted, budget=self._budget.told())
-
-    def _push(self, kind: type[RunEvent], **fields: Any) -> None:
-        self._feed.push(event_to_bytes(kind(sequence=self._number(), time=datetime.now(UTC), **fields)))
-
     def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
         """Tell what happened to a step, as far as the caller wants to hear of it."""
-        if isinstance(event, StepStarted):
-            self._running += 1
-        elif isinstance(event, StepEnded):
-            self._running -= 1
-            if event.outcome.success:
-                self._succeeded += 1
-            else:
-                self._failed += 1
-        if is_wanted(event, self._detail, self._feed):
-            sequence = 0 if isinstance(event, StepProgressed) else self._number()
-            spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
-            told = event_to_bytes(
-                RunStepEvent(
-                    sequence=sequence, time=event.time, index=position, stage=stage, event=event, budget_spent=spent
-                )
-            )
-            self._feed.push(told, len(told))
-        elif isinstance(event, StepStarted):
-            self._number()
+        self._tell_step(event, position, stage)
 
     def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
         """Tell that a pipeline's stage failed (C15)."""
@@ -158,26 +202,6 @@ class AttachedRun:
 
     async def until_told(self) -> None:
         """Nothing of it is kept anywhere."""
-
-    def _number(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
-    def _run(self, state: RunState, ended_at: datetime | None) -> Run:
-        total, running = self._work.total, self._running
-        return Run(
-            run_id=self._scope.run_id,
-            kind=self._work.kind,
-            state=state,
-            owner=self._scope.owner,
-            attached=True,
-            steps=StepCounts(total=total, running=running, succeeded=self._succeeded, failed=self._failed),
-            budget=self._budget.told() if self._budget else None,
-            waiting_on="" if ended_at else self._waiting_on,
-            created_at=self._created_at,
-            ended_at=ended_at,
-            reason=self._cancel_reason or "" if state is RunState.CANCELLED else "",
-        )
 
 
 def is_wanted(event: StepEvent, detail: EventDetail, feed: RunFeed | Feed[StepEvent]) -> bool:
@@ -189,7 +213,7 @@ def is_wanted(event: StepEvent, detail: EventDetail, feed: RunFeed | Feed[StepEv
     return detail is not EventDetail.OUTCOMES
 
 
-class _Paced:
+class Paced:
     """A runner that begins no further step while the run's caller has a lot to read already (F15)."""
 
     def __init__(self, runner: StepRunner, feed: RunFeed, scope: Scope) -> None:
@@ -198,9 +222,11 @@ class _Paced:
         self._waiting = scope.waiting
 
     def concurrency_hint(self) -> int:
+        """The runner's."""
         return self._runner.concurrency_hint()
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
+        """Run one step, once the caller keeps up."""
         if self._feed.is_heavy():
             with self._waiting.step(), self._waiting.on(CALLER_BEHIND):
                 await self._feed.room()

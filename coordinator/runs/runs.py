@@ -8,18 +8,20 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
-from coordinator.runs.attached import AttachedRun, is_wanted
+from coordinator.runs.attached import AttachedRun, AttachedWork, is_wanted
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
 from coordinator.runs.questions import Questions
+from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
-from fanfold.errors import Aborted, FailedPrecondition
+from fanfold.errors import Aborted, FailedPrecondition, FieldViolation, Unimplemented
 from fanfold.feed import Feed, fed
 from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import Run
+from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
 
@@ -41,10 +43,17 @@ class Runs:
     `durable` is for the others, None if no journal is configured.
     """
 
-    def __init__(self, executors: ExecutorFactory, checks: RequestChecks, durable: DurableRuns | None = None) -> None:
+    def __init__(
+        self,
+        executors: ExecutorFactory,
+        checks: RequestChecks,
+        durable: DurableRuns | None = None,
+        scripts: ScriptRuns | None = None,
+    ) -> None:
         self._executors = executors
         self._checks = checks
         self._durable = durable
+        self._scripts = scripts
         self._held: dict[tuple[str, str], datetime] = {}
         self.attached: dict[str, AttachedRun] = {}
         """The runs that end with their callers' streams, by id."""
@@ -100,10 +109,34 @@ class Runs:
         with self._hold(opening):
             scope = opening.scope("run")
             feed: Feed[bytes] = Feed()
-            run = AttachedRun(scope, opening.detail, ParallelWork(specs), feed)
+            run = AttachedWork(scope, opening.detail, ParallelWork(specs), feed)
             with self._listed(run):
                 async with fed(feed, run.keep(self._executors(scope))):
                     yield feed
+
+    @asynccontextmanager
+    async def script(
+        self, opening: Opening, script: Script, wrong: Sequence[FieldViolation]
+    ) -> AsyncIterator[EventSource]:
+        """A script's events, while the block lasts; `wrong` is what is known to be wrong with the request.
+
+        Leaving it early cancels the run and waits until it is gone.
+
+        Raises:
+            InvalidArgument: names everything that is wrong; nothing was started.
+            Aborted: a call with the same request id is under way.
+            ResourceExhausted: as many scripts run as may.
+            Unimplemented: it has a workflow id, or is to be detached.
+        """
+        if opening.workflow_id or not opening.attached or self._scripts is None:
+            raise Unimplemented("scripts are neither journaled nor detached yet", reason="SCRIPT_NOT_JOURNALED")
+        with self._hold(opening):
+            scope = opening.scope("script")
+            feed: Feed[bytes] = Feed()
+            async with self._scripts.opened(opening, scope, script, wrong, feed) as run:
+                with self._listed(run):
+                    async with fed(feed, run.keep(self._executors(scope))):
+                        yield feed
 
     @asynccontextmanager
     async def pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
@@ -127,7 +160,7 @@ class Runs:
             feed: Feed[bytes | StageRequest] = Feed()
             questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
             work = PipelineWork(request, questions, self._checks, opening.owner)
-            run = AttachedRun(scope, opening.detail, work, feed)
+            run = AttachedWork(scope, opening.detail, work, feed)
 
             def put(question: StageRequest) -> None:
                 feed.push(question, len(question.previous.output) if question.previous else 0)

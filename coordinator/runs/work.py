@@ -38,8 +38,8 @@ class Listener(Protocol):
         ...
 
 
-class Work(Protocol):
-    """What there is to do for a run. The same request always gives the same work, on any coordinator."""
+class Counts(Protocol):
+    """What kind of run it is, and how many steps it has."""
 
     kind: RunKind
 
@@ -52,6 +52,10 @@ class Work(Protocol):
     def most_steps(self) -> int:
         """How many steps there can be."""
         ...
+
+
+class Work(Counts, Protocol):
+    """What there is to do for a run. The same request always gives the same work, on any coordinator."""
 
     @property
     def title(self) -> str:

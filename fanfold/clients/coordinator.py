@@ -16,6 +16,7 @@ from fanfold.errors import FailedPrecondition
 from fanfold.model.checkpoint import WorkflowCheckpoint
 from fanfold.model.node import NodesChanged, NodeView
 from fanfold.model.run import EventDetail, Run, RunState, RunStepEvent
+from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.parts import RUN_TEXT_BYTES, LargeTexts
 from fanfold.rpc.channels import open_channel
@@ -29,6 +30,7 @@ from fanfold.wire.node import view_from_proto
 from fanfold.wire.parts import event_with_texts
 from fanfold.wire.request import run_requests, start_requests
 from fanfold.wire.run import detail_to_proto, run_from_proto, state_to_proto
+from fanfold.wire.script import script_to_proto
 from fanfold.wire.step import event_from_proto, spec_to_proto
 from fanfold.wire.time import set_duration
 
@@ -111,6 +113,12 @@ class CoordinatorClient:
         """As `parallel`, with the steps that the workflow's last run was asked for."""
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.as_before = True
+        return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
+
+    def script(self, script: Script, terms: Terms = NO_TERMS, *, detail: EventDetail = EventDetail.OUTCOMES) -> RunCall:
+        """Begin a workflow script."""
+        opening = _opening(pb.RunOpen, terms, detail, BEGINNING)
+        script_to_proto(script, opening.script)
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
 
     async def start_run(self, specs: Sequence[AgentStepSpec], terms: Terms) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail
+from fanfold.model.script import Script, ScriptMeta
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import (
     parse_budget,
@@ -32,6 +33,7 @@ from fanfold.sdk.run import refuse_async
 from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
 from fanfold.sdk.servers import Servers, credentials_of, seconds_of
 from fanfold.sdk.started import StartedRun
+from fanfold.sdk.workflow import WorkflowRun, checked_meta
 
 
 class Mesh(RunMethods):
@@ -211,6 +213,40 @@ class Mesh(RunMethods):
             )
         plan = PipelinePlan(items=items, stages=stages, stage_timeout=stage_timeout)
         return PipelineRun(self._servers, plan, on_event, terms, reconnect_timeout=patience)
+
+    def workflow(
+        self,
+        script: str,
+        *,
+        meta: ScriptMeta | Mapping[str, Any],
+        args: Any = None,
+        parent: str = "",
+        provider: str = "",
+        max_total_agents: int | None = None,
+        budget_tokens: int | None = None,
+        request_id: str = "",
+    ) -> WorkflowRun:
+        """A workflow script, to be entered: `async with mesh.workflow(...) as run: result = await run.result()` (C21).
+
+        `script` is JavaScript, `meta` says what it is: `name` in kebab-case and `description`, perhaps `when_to_use`
+        and `phases`. `args` is any JSON value. `parent` is the session that the run belongs to, a path within the
+        caller's principal or, beginning with "./", below it; without it the run has one of its own.
+        `run.events()` tells what happens, `run.cancel()` stops it, and the end of the block waits until all of it is
+        gone. An error in the script is a result; what is wrong with the request is raised when the block is entered.
+
+        Raises:
+            InvalidArgument: names everything in `meta` and `args` that is wrong.
+        """
+        asked = Script(
+            source=script,
+            meta=checked_meta(meta, args),
+            args=args,
+            parent=parent or f"./sdk-{uuid.uuid4().hex[:12]}",
+            provider=provider,
+            max_total_agents=max_total_agents,
+        )
+        terms = Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens))
+        return WorkflowRun(self._servers, asked, terms)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).

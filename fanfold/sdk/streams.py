@@ -85,14 +85,14 @@ class RunStream:
                 self._heard(events)
                 return events
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str = CANCELLED_BY_CALLER) -> None:
         """Ask for the run to be cancelled; what comes of it can be read on. Its id must be known."""
         self._is_stopping = True
         client, patience = self._client, Patience(self._servers, self._timeout)
         with suppress(NotFound):  # it has ended, and what is left of it is its last events
             while True:
                 try:
-                    await client.cancel_run(self.run_id, CANCELLED_BY_CALLER)
+                    await client.cancel_run(self.run_id, reason)
                 except Unavailable as error:
                     await patience.leave(client, error)
                     client = self._servers.current

@@ -31,11 +31,12 @@ def script_to_proto(script: Script, message: pb.Script) -> None:
     message.parent = script.parent
 
 
-def script_from_proto(message: pb.Script, owner: str, *, path: str = "open.script") -> Script:
-    """The script that is asked for; its parent as a whole path within the owner.
+def script_from_proto(
+    message: pb.Script, owner: str, *, path: str = "open.script"
+) -> tuple[Script, list[FieldViolation]]:
+    """The script that is asked for, its parent as a whole path within the owner; and all that is wrong with its form.
 
-    Raises:
-        InvalidArgument: naming everything that is wrong with its form.
+    What is wrong is missing in the script, in which more may be found to be wrong.
     """
     wrong: list[FieldViolation] = []
 
@@ -57,17 +58,7 @@ def script_from_proto(message: pb.Script, owner: str, *, path: str = "open.scrip
         max_total_agents=message.max_total_agents if message.HasField("max_total_agents") else None,
         parent=parent or "",
     )
-    if wrong:
-        raise WrongScript(script, wrong)
-    return script
-
-
-class WrongScript(InvalidArgument):
-    """The form of a script is wrong. `script` is what could be read of it, for more to be found that is wrong."""
-
-    def __init__(self, script: Script, violations: list[FieldViolation]) -> None:
-        super().__init__(violations=violations)
-        self.script = script
+    return script, wrong
 
 
 def _meta_form(message: pb.Script | pb.ScriptMeta) -> dict[str, Any]:

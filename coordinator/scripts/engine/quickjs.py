@@ -14,11 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from coordinator.scripts.engine.engine import EngineFailed, ScriptStart, ScriptSyntaxError
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.engine.lockdown import Limits
 from coordinator.scripts.engine.process import QuickJsProcess, readable
 from coordinator.scripts.engine.zygote import ANSWER, FORK, READY
+
+_log = structlog.get_logger(__name__)
+
+SECCOMP = "seccomp"
 
 START_SECONDS = 30.0
 """Longest wait for the zygote, or for a process that it has forked."""
@@ -103,9 +109,11 @@ class QuickJsEngine:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            with suppress(EngineFailed):
+            try:
                 while len(self._idle) < self._spare:
                     self._idle.append(await self._fork())
+            except EngineFailed as error:
+                _log.warning("script engine not ready", error=str(error))
 
     async def _fork(self) -> QuickJsProcess:
         try:
@@ -164,11 +172,18 @@ class QuickJsEngine:
         """The process once it is locked down."""
         try:
             frame = await _next(process)
-            self.protections = tuple(map(str, frame["active"]))
+            self._tell(tuple(map(str, frame["active"])))
         except BaseException:
             await _end(process)
             raise
         return process
+
+    def _tell(self, protections: tuple[str, ...]) -> None:
+        """Say what shields this coordinator from scripts, if that is news."""
+        if protections != self.protections:
+            self.protections = protections
+            tell = _log.info if SECCOMP in protections else _log.warning
+            tell("script engine ready", protections=", ".join(protections), missing_seccomp=SECCOMP not in protections)
 
 
 async def _load(process: QuickJsProcess, start: ScriptStart) -> None:

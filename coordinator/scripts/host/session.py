@@ -1,0 +1,384 @@
+"""One script from its first line to its last (C24 to C28).
+
+A script's process says what it wants; everything is decided here. Whatever ends the run is latched: the process is
+killed at once, so that a script that catches its own error cannot carry on, and nothing that it said after that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from coordinator.budget import TokenBudget
+from coordinator.combinators.runner import StepKey, StepRunner, run_to_end
+from coordinator.combinators.workers import Slots
+from coordinator.life import StepLife
+from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
+from coordinator.scripts.engine.frames import Frame
+from coordinator.scripts.host.calls import Call, CallTerms, Misuse, call_of, misused, place, printed
+from coordinator.scripts.host.failures import Failures
+from coordinator.scripts.host.limits import MAX_ANSWER_BYTES, MAX_LINES, MAX_VALUE_BYTES, ScriptLimits
+from coordinator.scripts.host.messages import NotOfPrelude, number_of, object_of, text_of
+from coordinator.scripts.host.watchdog import Watchdog
+from fanfold.errors import FanfoldError, InvalidArgument
+from fanfold.model.script import ScriptResult, StopReason
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure, StepOutcome, StepStarted
+from fanfold.parts import byte_size
+from fanfold.wire.step import json_to_text
+
+NOBODY_SAYS_WHY = StepFailure(code=FailureCode.INTERNAL, message="it failed, and nobody says why")
+PROCESS_ENDED = "the script's process ended: it used more memory or processor time than a script may"
+
+
+class Told(Protocol):
+    """Hears what happens in a script's run. Nothing but `room` waits."""
+
+    def made(self, calls: int) -> None:
+        """The script has made so many calls."""
+        ...
+
+    def step(self, call: Call, event: StepEvent) -> None:
+        """Something happened to the step of a call."""
+        ...
+
+    def phase(self, title: str) -> None:
+        """The script entered a phase."""
+        ...
+
+    def log(self, message: str) -> None:
+        """The script wrote a line, or lost an item."""
+        ...
+
+    def settled(self, result: ScriptResult) -> None:
+        """What came of it. What it began may still be ending; nothing more is told of that."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until whoever hears it all keeps up."""
+        ...
+
+
+CheckSpec = Callable[[AgentStepSpec], Any]
+"""Awaited: raises InvalidArgument for a step that must not be begun, as one with a schema that is refused (C20)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a script is run with."""
+
+    runner: StepRunner
+    terms: CallTerms
+    limits: ScriptLimits
+    check: CheckSpec
+    budget: TokenBudget | None = None
+    now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """The time that the script sees, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How the run ends. `by_itself` says that the script came to its end, and was not stopped."""
+
+    stop_reason: StopReason
+    error: str = ""
+    value: Any = None
+    by_itself: bool = False
+
+
+class ScriptSession:
+    """Carries a script out, once."""
+
+    def __init__(self, process: ScriptProcess, setting: Setting, told: Told) -> None:
+        self._process = process
+        self._setting = setting
+        self._told = told
+        self._slots = Slots(setting.runner.concurrency_hint)
+        self._watchdog = Watchdog(setting.limits.turn_seconds, self._bark)
+        self._failures = Failures()
+        self._ending: _Ending | None = None
+        self._is_settled = False
+        self._calls: dict[int, _Running] = {}
+        self._unchecked = 0
+        self._checked = asyncio.Event()
+        self._made = 0
+        self._started = 0
+        self._lines = 0
+        self._phase = ""
+        self._delivered = 1  # it was loaded
+
+    async def carry_out(self) -> None:
+        """Run it to its end, tell what came of it, and return when its process and all of its steps are gone.
+
+        Cancelling this cancels the run: that is told at once, and raised when all is gone.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                try:
+                    await self._converse(tasks)
+                    await self._until_checked()
+                except asyncio.CancelledError:
+                    self._latch(_Ending(StopReason.CANCELLED))
+                    raise
+                finally:
+                    self._settle()
+        finally:
+            self._process.kill()
+            await self._process.closed()
+
+    # ---- the conversation
+
+    async def _converse(self, tasks: asyncio.TaskGroup) -> None:
+        await self._deliver({"t": "run"})
+        while self._ending is None:
+            self._watchdog.is_paused = True
+            await self._told.room()
+            self._watchdog.is_paused = False
+            try:
+                frames = await self._process.receive()
+            except EngineFailed as error:
+                return self._fail(str(error))
+            if not frames:
+                return self._fail(PROCESS_ENDED)
+            for frame in frames:
+                self._take(frame, tasks)
+        return None
+
+    def _take(self, frame: Frame, tasks: asyncio.TaskGroup) -> None:
+        """Take what the process says, unless the run has been decided."""
+        if self._ending is not None:
+            return
+        try:
+            self._heed(frame, tasks)
+        except Misuse as misuse:
+            self._fail(str(misuse))
+        except NotOfPrelude:
+            self._fail("the script's process said what no script can have it say")
+
+    def _heed(self, frame: Frame, tasks: asyncio.TaskGroup) -> None:
+        match frame["t"]:
+            case "call":
+                self._begin(self._call_of(frame), tasks)
+            case "items":
+                self._count_items(number_of(frame, "count"), number_of(frame, "line"))
+            case "phase":
+                self._phase = printed(text_of(frame, "title"), 256)
+                self._count_line()
+                self._told.phase(self._phase)
+            case "log":
+                self._count_line()
+                self._told.log(text_of(frame, "message")[:4096])
+            case "lost":
+                self._note_lost(frame)
+            case "fatal":
+                raise Misuse(place(number_of(frame, "line")) + text_of(frame, "message"))
+            case "idle":
+                self._watchdog.rest(is_over=number_of(frame, "delivered") >= self._delivered)
+            case "done":
+                self._latch(_ending_of(frame))
+            case _:
+                raise NotOfPrelude("t")
+
+    def _call_of(self, frame: Frame) -> Call:
+        number, line = number_of(frame, "id"), number_of(frame, "line")
+        if number != self._made + 1:
+            raise NotOfPrelude("id")
+        most = self._setting.limits.max_total_agents
+        if number > most:
+            raise Misuse(f"{place(line)}agent(): the run may start at most {most:,} agents (max_total_agents)")
+        prompt, options = text_of(frame, "prompt"), object_of(frame, "options")
+        return call_of(number, line, prompt, options, self._phase, self._setting.terms)
+
+    def _count_items(self, count: int, line: int) -> None:
+        most = self._setting.limits.items
+        if count > most:
+            raise Misuse(f"{place(line)}parallel() and pipeline() take at most {most:,} items a call, not {count:,}")
+
+    def _count_line(self) -> None:
+        self._lines += 1
+        if self._lines > MAX_LINES:
+            raise Misuse(f"a script may write at most {MAX_LINES:,} lines")
+
+    def _note_lost(self, frame: Frame) -> None:
+        where = f"{text_of(frame, 'where')} item {number_of(frame, 'item')}"
+        if frame["where"] == "pipeline":
+            where += f", stage {number_of(frame, 'stage')}"
+        error, line = text_of(frame, "error"), number_of(frame, "line")
+        self._count_line()
+        self._failures.add_thrown(where, self._phase, line, error)
+        self._told.log(printed(f"{where} is null: {error}" + (f" (line {line})" if line else "")))
+
+    # ---- calls
+
+    def _begin(self, call: Call, tasks: asyncio.TaskGroup) -> None:
+        self._made = call.number
+        self._told.made(call.number)
+        running = _Running(call, self._hear)
+        self._calls[call.number] = running
+        self._unchecked += 1
+        running.task = tasks.create_task(self._carry(running))
+
+    async def _carry(self, running: _Running) -> None:
+        call = running.call
+        if not await self._is_right(call):
+            return
+        async with self._slots:
+            key = StepKey.of_spec(call.number, call.spec)
+            outcome = await run_to_end(self._setting.runner, key, call.spec, running.life.tell)
+        del self._calls[call.number]
+        if self._ending is None:
+            await self._answer(call, outcome)
+
+    async def _is_right(self, call: Call) -> bool:
+        """Whether the step may be begun. If not the run fails, also if the script has come to its end meanwhile."""
+        try:
+            await self._setting.check(call.spec)
+        except InvalidArgument as error:
+            return self._refuse(str(misused("agent", call.line, _in_scripts_words(error))))
+        except FanfoldError as error:
+            return self._refuse(f"{place(call.line)}agent(): {error.message}")
+        finally:
+            self._unchecked -= 1
+            self._checked.set()
+        return True
+
+    def _refuse(self, error: str) -> bool:
+        if self._ending is not None and self._ending.by_itself:
+            self._ending = None
+        self._fail(error)
+        return False
+
+    async def _until_checked(self) -> None:
+        """Wait until it is known of every call that it was right: whether the script waits for it is no matter."""
+        while self._unchecked:
+            self._checked.clear()
+            await self._checked.wait()
+
+    def _hear(self, call: Call, event: StepEvent) -> None:
+        if self._is_settled:
+            return
+        if isinstance(event, StepStarted):
+            self._started += 1
+            self._calls[call.number].is_started = True
+        self._told.step(call, event)
+
+    async def _answer(self, call: Call, outcome: StepOutcome) -> None:
+        """Give the script what came of its call: the text, the value, or null with the reason among the failures."""
+        value = outcome.structured if call.spec.output_schema is not None else outcome.output
+        failure = _fault_of(value) if outcome.success else outcome.failure or NOBODY_SAYS_WHY
+        if failure is not None:
+            self._failures.add_call(call, failure)
+            value = None
+        if failure is not None and failure.code is FailureCode.QUOTA_EXHAUSTED:
+            return self._fail(f"the quota of a model provider is exhausted ({call.label}: {failure.message})")
+        return await self._deliver({"t": "answer", "id": call.number, "value": value})
+
+    async def _deliver(self, frame: Frame) -> None:
+        budget = self._setting.budget
+        self._delivered += 1
+        self._watchdog.watch()
+        await self._process.deliver(frame | {"now": self._setting.now(), "spent": budget.spent if budget else 0})
+
+    # ---- the end
+
+    def _bark(self) -> None:
+        self._fail(f"the script computed for {self._setting.limits.turn_seconds:g} s without waiting for anything")
+
+    def _fail(self, error: str) -> None:
+        self._latch(_Ending(StopReason.ERROR, printed(error)))
+
+    def _latch(self, ending: _Ending) -> None:
+        """The first one holds, whatever the script does; its process has nothing more to say."""
+        if self._ending is None:
+            self._ending = ending
+            self._watchdog.stop()
+            self._process.kill()
+
+    def _settle(self) -> None:
+        """End what the script did not wait for, and tell what came of it all."""
+        ending = self._ending
+        assert ending is not None
+        for running in list(self._calls.values()):
+            self._stop(running, ending)
+        self._is_settled = True
+        self._told.settled(
+            ScriptResult(
+                stop_reason=ending.stop_reason,
+                value=ending.value,
+                error=ending.error,
+                agents_started=self._made if ending.by_itself else self._started,
+                failures=self._failures.told(),
+            )
+        )
+
+    def _stop(self, running: _Running, ending: _Ending) -> None:
+        assert running.task is not None
+        running.task.cancel()
+        if running.is_started:
+            why = "the script had returned and did not wait for it" if ending.by_itself else "the run was stopped"
+            failure = StepFailure(code=FailureCode.CANCELLED, message=why)
+            self._failures.add_call(running.call, failure)
+            spec = running.call.spec
+            outcome = StepOutcome(
+                task_id=spec.task_id, agent=spec.agent, success=False, failure=failure, ended_at=datetime.now(UTC)
+            )
+            running.life.end(outcome)
+
+
+class _Running:
+    """A call whose step has not ended."""
+
+    def __init__(self, call: Call, hear: Callable[[Call, StepEvent], None]) -> None:
+        self.call = call
+        self.life = StepLife(call.spec, lambda event: hear(call, event))
+        self.task: asyncio.Task[None] | None = None
+        self.is_started = False
+
+
+def _fault_of(value: Any) -> StepFailure | None:
+    """Why a script cannot be given this answer."""
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        return StepFailure(code=FailureCode.OUTPUT_INVALID, message=f"the answer is no JSON: {error}")
+    if size > MAX_ANSWER_BYTES:
+        too_large = f"the answer has {size:,} bytes, and a script is given at most {MAX_ANSWER_BYTES:,}"
+        return StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=too_large)
+    return None
+
+
+def _ending_of(frame: Frame) -> _Ending:
+    """How the script says that it ended."""
+    kind = text_of(frame, "kind")
+    if kind == "value_ok" and "value" in frame:
+        return _returned(frame["value"])
+    error, line = text_of(frame, "error"), number_of(frame, "line")
+    match kind:
+        case "throw":
+            words = f"{place(line)}the script threw {error}"
+        case "value":
+            words = f"the return value must be JSON: {error}"
+        case "stalled":
+            words = error
+        case _:
+            return _Ending(StopReason.ERROR, printed(f"the script could not go on: {error}"))
+    return _Ending(StopReason.ERROR, printed(words), by_itself=True)
+
+
+def _returned(value: Any) -> _Ending:
+    size = byte_size(json_to_text(value))
+    if size > MAX_VALUE_BYTES:
+        error = f"the return value must be at most {MAX_VALUE_BYTES:,} bytes as JSON, not {size:,}"
+        return _Ending(StopReason.ERROR, error, by_itself=True)
+    return _Ending(StopReason.COMPLETED, value=value, by_itself=True)
+
+
+def _in_scripts_words(error: InvalidArgument) -> InvalidArgument:
+    """The error with the names that a script knows."""
+    known = {"step.output_schema": "options.schema", "step.prompt": "the prompt"}
+    renamed = [type(each)(known.get(each.field, each.field), each.description) for each in error.violations]
+    return InvalidArgument(error.message if not renamed else None, violations=renamed)
