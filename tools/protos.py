@@ -25,10 +25,12 @@ IMPLEMENTED = [
         for name in (
             "Run",
             "RunPipeline",
+            "StartRun",
             "GetRun",
             "ListRuns",
             "WatchRun",
             "CancelRun",
+            "DisposeRun",
             "GetCheckpoint",
             "PutCheckpoint",
             "ExecuteStep",

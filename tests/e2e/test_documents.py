@@ -92,9 +92,10 @@ def shown_commands() -> list[str]:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[str]:
-    """What `fanfold up` starts, on a free port, over this repository."""
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """What `fanfold up` starts, on free ports, over this repository."""
     async with EmbeddedMesh(Plan(data_dir=tmp_path / "data", workspace=ROOT)) as mesh:
+        monkeypatch.setenv("FANFOLD_REGISTRY", mesh.registry)
         yield mesh.server
 
 
@@ -152,6 +153,13 @@ async def test_the_pipelines_of_the_documents_print_what_they_say(server: str) -
     assert re.fullmatch(r"measure [\d,]+ words, .* in docs/agents\.md", lines[0])
     assert lines[1].startswith("find 0 files")
     assert re.fullmatch(r"measure [\d,]+ words, .* in LICENSE", lines[2])
+
+
+async def test_the_run_that_the_page_of_jobs_starts_prints_what_came_of_it(server: str) -> None:
+    (example,) = blocks("docs/jobs.md", "python")
+    assert await run(sys.executable, "-", server=server, source=example) == (
+        "parallel completed 1/1 steps\ndocs True\n"
+    )
 
 
 async def test_the_agents_of_the_readme_can_be_offered_and_run(tmp_path: Path) -> None:
