@@ -50,6 +50,12 @@ async def until_as_before(stormy: StormyMesh, before: dict[str, int]) -> None:
     await until(takes_no_more, "every service takes as much as before")
 
 
+def surprises(stormy: StormyMesh) -> list[str]:
+    """Errors that services have logged with a trace, because nobody had thought of them."""
+    lines = [(service.name, line) for service in stormy.services for line in service.log_lines()]
+    return [f"{name}: {line}" for name, line in lines if "Traceback (most recent call last)" in line]
+
+
 async def until_nothing_survives(load: Load) -> None:
     """Wait until the processes that steps shared are gone, too."""
     await until(lambda: not load.survivors(shared=True), "no process that steps shared is left")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.background import background
-from faults.aftermath import SPARE_FILES, noting, until_as_before, until_calm, until_nothing_survives
+from faults.aftermath import SPARE_FILES, noting, surprises, until_as_before, until_calm, until_nothing_survives
 from faults.journal_checker import journal_complaints
 from faults.load import open_files
 from faults.services import Coordinator, JournalingCoordinator
@@ -65,6 +65,7 @@ async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> 
             with noting(stormy, f"seed {seed}; on the same mesh before: {[*seeds[: seeds.index(seed)]]}"):
                 await run_through(stormy, workflows, schedule(draw, *befallen(stormy)))
                 await until_as_before(stormy, before)
+                assert surprises(stormy) == []
     for load in loads:
         await until_nothing_survives(load)
 

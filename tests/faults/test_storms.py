@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.model.step import StepEvent
-from faults.aftermath import SPARE_FILES, noting, until_as_before, until_calm, until_nothing_survives
+from faults.aftermath import SPARE_FILES, noting, surprises, until_as_before, until_calm, until_nothing_survives
 from faults.checker import History, complaints
 from faults.load import AGENTS, Load, open_files
 from faults.services import Coordinator, Node
@@ -64,6 +64,7 @@ async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> 
             with noting(stormy, f"seed {seed}; on the same mesh before: {[*seeds[: seeds.index(seed)]]}"):
                 await run_through(stormy, load, schedule(draw, stormy.subjects))
                 await until_as_before(stormy, before)
+                assert surprises(stormy) == []
     for load in loads.values():
         await until_nothing_survives(load)
 
