@@ -159,11 +159,11 @@ class Holding:
             self._others[run_id] = None
             while len(self._others) > MAX_OTHERS:
                 del self._others[next(iter(self._others))]
-            await self._let_go(kept)
+            await self._let_go(kept.run.run_id, kept.epoch)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
             await self._fail(kept, kept.run.steps, kept.last_sequence, error.message)
         except JournalFailed:
-            await self._let_go(kept)
+            await self._let_go(kept.run.run_id, kept.epoch)
         except Exception:
             _log.exception("run cannot be gone on with", run_id=run_id)
             await self._fail(kept, kept.run.steps, kept.last_sequence)
@@ -184,9 +184,9 @@ class Holding:
                 del self._runs[run_id]
                 self._valid_until.pop(run_id, None)
 
-    async def _let_go(self, kept: KeptRun) -> None:
+    async def _let_go(self, run_id: str, epoch: int) -> None:
         with suppress(JournalFailed):
-            await self.journal.let_go(kept.run.run_id, kept.epoch)
+            await self.journal.let_go(run_id, epoch)
 
     async def _fail(self, kept: KeptRun, steps: StepCounts, last_sequence: int, reason: str = _CANNOT) -> None:
         now = datetime.now(UTC)
@@ -227,7 +227,7 @@ class Holding:
                     self._valid_until[mine.run_id] = asked_at + self.times.lease
             else:
                 # Its caller was gone before it had begun; whoever claims it goes on with it.
-                await self.journal.let_go(mine.run_id, mine.epoch)
+                self._tasks.create_task(self._let_go(mine.run_id, mine.epoch))  # what is held is renewed meanwhile
         for lost in before.values():
             lost.move(Fenced("the run's lease was over"))
 

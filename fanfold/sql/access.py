@@ -45,9 +45,9 @@ class Access:
         """As `Writer.submit`."""
         return await self._writer.submit(operation, size)
 
-    async def write(self, operation: Operation[_Result]) -> _Result:
+    async def write(self, operation: Operation[_Result], *, urgent: bool = False) -> _Result:
         """Carry an operation out. Raises what it raises, and what says that the database failed."""
-        return await (await self._writer.submit(operation))
+        return await (await self._writer.submit(operation, urgent=urgent))
 
     async def read(self, operation: Operation[_Result]) -> _Result:
         """Carry out an operation that only reads. Raises what it raises, and what says that the database failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ from fanfold.sql.room import Room
 
 QUEUE_BYTES = 16 * 2**20
 """What waits to be written; callers that bring more wait for room."""
+
+MOST_SECONDS = 0.2
+"""How long a transaction takes up further operations, while other processes and what is urgent wait for its end."""
+
+LONG_SECONDS = 0.03
+PAUSE_SECONDS = 0.003
+"""A transaction that took so long is followed by such a pause: others, who ask again and again, then get their turn."""
 
 _Result = TypeVar("_Result")
 
@@ -51,7 +59,7 @@ class _Refusal:
 
 
 class Writer:
-    """Carries out operations in the order in which they are submitted; what is done is durable.
+    """Carries out operations in the order in which they are submitted, urgent ones first; what is done is durable.
 
     An async context manager; leaving it waits until all that was submitted is done.
     """
@@ -60,6 +68,7 @@ class Writer:
         self._database = database
         self._room = Room(queue_bytes)
         self._queue: deque[_Queued] = deque()
+        self._urgent: deque[_Queued] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._loop = asyncio.get_running_loop()
@@ -78,8 +87,12 @@ class Writer:
             self._changed.notify()
         await asyncio.to_thread(self._thread.join)
 
-    async def submit(self, operation: Operation[_Result], size: int = 0) -> asyncio.Future[_Result]:
+    async def submit(
+        self, operation: Operation[_Result], size: int = 0, *, urgent: bool = False
+    ) -> asyncio.Future[_Result]:
         """Queue an operation that writes about `size` bytes, as soon as there is room; gives what it will come to.
+
+        What is `urgent`, and small, waits for the operation that is under way, and for no other.
 
         Raises what says that the database failed, if it is closed.
         """
@@ -89,7 +102,7 @@ class Writer:
             if self._closing:
                 self._room.give(size)
                 raise self._database.closed()
-            self._queue.append(queued)
+            (self._urgent if urgent else self._queue).append(queued)
             self._changed.notify()
         return queued.done
 
@@ -97,29 +110,43 @@ class Writer:
 
     def _write(self) -> None:
         while group := self._next_group():
+            began = time.monotonic()
             results = self._carry_out([queued.operation for queued in group])
-            self._loop.call_soon_threadsafe(self._settle, group, results)
+            self._loop.call_soon_threadsafe(self._settle, group[: len(results)], results)
+            self._put_back(group[len(results) :])
+            if time.monotonic() - began > LONG_SECONDS:
+                time.sleep(PAUSE_SECONDS)
         if self._connection is not None:
             self._connection.close()
 
     def _next_group(self) -> list[_Queued]:
-        """All that waits, as soon as something does; nothing when there will be no more."""
+        """All that waits, or what is urgent alone, as soon as there is any; nothing when there will be no more."""
         with self._changed:
-            while not self._queue and not self._closing:
+            while not (self._urgent or self._queue or self._closing):
                 self._changed.wait()
-            group = list(self._queue)
-            self._queue.clear()
+            waiting = self._urgent or self._queue
+            group = list(waiting)
+            waiting.clear()
         return group
 
+    def _put_back(self, rest: list[_Queued]) -> None:
+        with self._changed:
+            self._queue.extendleft(reversed(rest))
+
     def _carry_out(self, operations: list[Operation[Any]]) -> list[Any]:
-        """What the operations came to, once that is durable."""
+        """What the first of the operations came to, as many as the time allows, once that is durable."""
         contents = self._database.contents
+        results: list[Any] = []
         try:
             if self._connection is None:
                 self._connection = self._database.writer.connect()
             with self._connection.begin():
                 transaction = Transaction(self._connection, self._database.now(self._connection))
-                return [_perform(operation, transaction, contents) for operation in operations]
+                until = time.monotonic() + MOST_SECONDS
+                for operation in operations:
+                    results.append(_perform(operation, transaction, contents))
+                    if self._urgent or time.monotonic() > until:
+                        break
         except Exception as error:
             _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
             if self._connection is not None:
@@ -127,6 +154,7 @@ class Writer:
                 self._connection.close()
                 self._connection = None
             return [_Refusal(contents.failed())] * len(operations)
+        return results
 
     # In the event loop.
 

@@ -95,7 +95,7 @@ class SqlJournal:
 
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
-        return await self._access.write(partial(writes.renew, holder=holder, lease=lease))
+        return await self._access.write(partial(writes.renew, holder=holder, lease=lease), urgent=True)
 
     async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs that nobody holds."""
