@@ -207,10 +207,13 @@ class Holding:
             )
 
     async def _renew_for_ever(self) -> None:
+        took = 0.0
         while True:
-            await asyncio.sleep(self.times.renewal)
+            await asyncio.sleep(max(0.0, self.times.renewal - took))
+            asked_at = time.monotonic()
             with suppress(JournalFailed):
                 await self._renew()
+            took = time.monotonic() - asked_at
 
     async def _renew(self) -> None:
         asked_at = time.monotonic()
