@@ -41,9 +41,11 @@ class Access:
         finally:
             await asyncio.to_thread(self._close)
 
-    async def submit(self, operation: Operation[_Result], size: int = 0) -> asyncio.Future[_Result]:
+    async def submit(
+        self, operation: Operation[_Result], size: int = 0, *, urgent: bool = False
+    ) -> asyncio.Future[_Result]:
         """As `Writer.submit`."""
-        return await self._writer.submit(operation, size)
+        return await self._writer.submit(operation, size, urgent=urgent)
 
     async def write(self, operation: Operation[_Result], *, urgent: bool = False) -> _Result:
         """Carry an operation out. Raises what it raises, and what says that the database failed."""

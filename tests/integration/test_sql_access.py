@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,57 @@ async def test_what_gathers_during_a_transaction_shares_the_next_one(access: Acc
         transactions = await asyncio.gather(*waiting)
     assert len(set(transactions)) == 1
     assert await access.read(values) == {str(number) for number in range(100)}
+
+
+async def test_what_is_urgent_waits_for_the_operation_that_is_under_way_alone(access: Access) -> None:
+    order: list[str] = []
+
+    def note(name: str) -> Operation[int]:
+        def operation(transaction: Transaction) -> int:
+            order.append(name)
+            return transaction.now
+
+        return operation
+
+    reached, may_go_on = threading.Event(), threading.Event()
+
+    def block(_: Transaction) -> None:
+        order.append("under way")
+        reached.set()
+        assert may_go_on.wait(20)
+
+    async with busy_writer(access) as release:
+        under_way = await access.submit(block)
+        waiting = [await access.submit(note(name)) for name in ("of the same transaction", "last")]
+        release()
+        await until(reached.is_set, "the first of them is under way")
+        urgent = await access.submit(note("urgent"), urgent=True)
+        may_go_on.set()
+        await asyncio.gather(under_way, urgent, *waiting)
+    assert order == ["under way", "urgent", "of the same transaction", "last"]
+
+
+@pytest.mark.contract("F5")
+async def test_no_transaction_holds_others_up_for_long(access: Access, tmp_path: Path) -> None:
+    def slow(_: Transaction) -> None:
+        time.sleep(0.05)
+
+    def take_turns() -> float:
+        """How long another process, which asks again and again, waits five times until it may write."""
+        began = time.monotonic()
+        with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None, timeout=0.005)) as other:
+            for _ in range(5):
+                while not other.in_transaction:
+                    with suppress(sqlite3.OperationalError):
+                        other.execute("BEGIN IMMEDIATE")
+                other.execute("ROLLBACK")
+                time.sleep(0.05)
+        return time.monotonic() - began
+
+    waiting = [await access.submit(slow) for _ in range(100)]
+    waited = await asyncio.to_thread(take_turns)
+    assert waited < 2.5, "of five seconds"
+    await asyncio.gather(*waiting)
 
 
 async def test_one_that_comes_alone_does_not_wait_for_others(access: Access) -> None:
