@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 
 from coordinator.config import Limits
-from coordinator.journal.journal import Append, Entry, Holder, KeptRun, NewRun, PayloadGone, Retention
+from coordinator.journal.journal import Append, Entry, Held, Holder, KeptRun, NewRun, PayloadGone, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, Waits
@@ -76,3 +76,33 @@ async def test_the_end_of_a_run_that_cannot_be_gone_on_with_is_told_with_its_rea
     assert isinstance(ended, RunEnded)
     assert (ended.sequence, ended.error, ended.run.state) == (2, kept.run.reason, RunState.FAILED)
     assert ended.run.steps == StepCounts(total=3, succeeded=1)
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_leases_are_renewed_while_runs_that_nobody_carries_out_are_let_go() -> None:
+    renewals = 0
+    is_over = asyncio.Event()
+
+    class Slow(MemoryJournal):
+        async def let_go(self, run_id: str, epoch: int) -> None:
+            await is_over.wait()
+
+        async def renew(self, holder: str, lease: float) -> Sequence[Held]:
+            nonlocal renewals
+            renewals += 1
+            return await super().renew(holder, lease)
+
+    async def resume(_kept: KeptRun) -> JournaledRun:
+        raise AssertionError("nobody lets a run go")
+
+    journal = Slow()
+    async with asyncio.timeout(20), Holding(journal, "c1", Times(renewal=0.05), Retention()) as holding:
+        holding.address = "c1:1"
+        await holding.accept(NewRun(run=RUN))  # and its caller is gone
+        async with background(holding.keep(resume)):
+            while renewals < 5:
+                await asyncio.sleep(0.01)
+        kept = await journal.find("run-1")
+        assert kept is not None
+        assert kept.holder.name == "c1", "it is not let go yet"
+        is_over.set()
