@@ -51,12 +51,12 @@ def _schema_of(connection: Connection) -> str | None:
 
 
 def _upgrade(connection: Connection, database: Database, steps: ModuleType, found: str | None, schema: str) -> None:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # what it tells from here on is for its developers
     # Most starts find all tables as they are to be, and need not load this.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # what it tells below is for its developers
     name = database.contents.name
     with as_file(files(steps)) as folder:
         config = Config()
