@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from select import select
 from typing import Any
 
 import pytest
 
 from support.command import FANFOLD, Up, environment, fanfold, started, until, with_argument
+from support.coordinators import registry_in
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -205,3 +208,26 @@ def test_a_fan_out_is_started_as_a_job_and_its_outcomes_are_read_from_there(up: 
     (run,) = json.loads(fanfold("runs", "list", "--json", server=up.server).stdout)["runs"]
     assert (run["job_id"], run["attached"], run["state"]) == (job_id, False, "completed")
     assert job_id in fanfold("runs", "show", run["run_id"], server=up.server).stdout
+
+
+@pytest.mark.contract("C31", "C37", "C38")
+async def test_a_command_goes_on_while_its_registry_is_killed_and_settles_with_the_next_one(tmp_path: Path) -> None:
+    async with registry_in(tmp_path) as registry:
+        at = ("--registry", registry.address)
+        process = await asyncio.create_subprocess_exec(
+            *(*FANFOLD, "job", "run", *at, "--", "sh", "-c", "echo before; sleep 1.5; echo after; exit 4"),
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        job_id = (await process.stdout.readline()).decode().strip()
+        await asyncio.sleep(0.7)  # what was written is in the store by then, or is sent again
+        await registry.kill()
+        await asyncio.sleep(1.5)
+        assert process.returncode is None, "it waits for the registry to take its settlement"
+        await registry.start()
+        assert await asyncio.wait_for(process.wait(), 40) == 4
+        logs = await asyncio.to_thread(fanfold, "jobs", "logs", job_id, *at)
+        assert logs.stdout == "before\nafter\n"
+        wait = await asyncio.to_thread(fanfold, "jobs", "wait", job_id, *at, "--json")
+        (job,) = json.loads(wait.stdout)["jobs"]
+        assert (job["state"], job["detail"]) == ("failed", "exit code 4")

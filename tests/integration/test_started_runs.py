@@ -129,12 +129,14 @@ async def test_a_started_run_is_stopped_from_both_sides(running: Running, throug
         assert job.stop_reason == (await run.get()).reason == "enough"
 
 
-@pytest.mark.contract("C19", "C31", "F6")
-async def test_killing_its_coordinator_loses_no_started_run(running: Running) -> None:
+@pytest.mark.contract("C19", "C31", "C43", "F6")
+@pytest.mark.parametrize("how", ["killed", "drained"])
+async def test_a_started_run_outlives_its_coordinator(running: Running, how: str) -> None:
     steps = [work(name, seconds=0.2) for name in "abcdefgh"] + [work("long", seconds=6)]
     run = await running.mesh.start(steps)
     await until(lambda: ran(running.workspace).total() >= 4, "some steps have ended")
-    await running.coordinators.of(await holder(running, run)).kill()
+    held_by = running.coordinators.of(await holder(running, run))
+    await (held_by.kill() if how == "killed" else held_by.stop(20.0))
     job = await settled(running, run)
     assert (job.state, job.detail) == (JobState.COMPLETED, "9/9 steps")
     assert ran(running.workspace) == dict.fromkeys([*"abcdefgh", "long"], 1)
