@@ -49,7 +49,7 @@ class Call:
     """A call while it runs.
 
     `principal` is whose call it is, and `actor` who makes it, mostly the same one; `started_at` is on the monotonic
-    clock; `cut_short` says that the server stops it.
+    clock; `cut_short` is what it is told when the server stops it.
     """
 
     method: Method
@@ -60,7 +60,7 @@ class Call:
     principal: Principal = NOBODY
     actor: Principal = NOBODY
     started_at: float = field(default_factory=time.monotonic)
-    cut_short: bool = False
+    cut_short: FanfoldError | None = None
 
     async def fail(self, error: FanfoldError) -> NoReturn:
         """Answer the call with `error`. Raises what ends the call within gRPC."""

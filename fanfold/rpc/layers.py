@@ -69,8 +69,8 @@ class ErrorsAnswered:
         match error:
             case None | grpc.aio.AbortError():  # the latter has been answered
                 pass
-            case asyncio.CancelledError() if self._call.cut_short:
-                await self._call.fail(stopping())
+            case asyncio.CancelledError() if self._call.cut_short is not None:
+                await self._call.fail(self._call.cut_short)
             case Exception():
                 await self._answer(error)
 

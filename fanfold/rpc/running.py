@@ -6,9 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+import structlog
+
+from fanfold.errors import Unauthenticated
 from fanfold.rpc.call import Call
 from fanfold.rpc.interceptor import Context
 from fanfold.rpc.layers import stopping
+
+log = structlog.get_logger(__name__)
 
 
 class RunningCalls:
@@ -55,10 +60,18 @@ class RunningCalls:
     async def cut_short(self, seconds: float) -> bool:
         """Cancel what works on all calls and wait for its cleaning up. Whether that took less than `seconds`."""
         for call, task in self._working.items():
-            if not call.cut_short:
-                call.cut_short = True
+            if call.cut_short is None:
+                call.cut_short = stopping()
                 task.cancel()
         return await self._wait(lambda: bool(self._working), seconds)
+
+    def send_away(self, is_to_go: Callable[[Call], bool]) -> None:
+        """Cancel what works on the calls of which this is true, and tell them that their callers are not known."""
+        for call, task in self._working.items():
+            if call.cut_short is None and is_to_go(call):
+                call.cut_short = Unauthenticated(reason="REVOKED")
+                log.info("sent away", method=call.method.path, principal=call.principal.name)
+                task.cancel()
 
     def methods(self) -> list[str]:
         """The methods whose calls are waited for, for people."""

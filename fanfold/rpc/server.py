@@ -190,13 +190,14 @@ class GrpcServer:
         return server
 
     async def _watch(self) -> None:
-        """Replace the server within gRPC when it stops by itself.
+        """Send away whose token was revoked, and replace the server within gRPC when it stops by itself.
 
         grpc.aio (1.85) does so for good at a request whose path is no UTF-8, which anyone can send. Calls that run then
         go on to their end where they are.
         """
         while self._server is not None:
             await asyncio.sleep(_WATCH_SECONDS)
+            self._running.send_away(self._guard.has_revoked)
             if _is_running(self._server):
                 continue
             try:

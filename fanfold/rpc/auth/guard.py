@@ -9,7 +9,7 @@ from fanfold.errors import PermissionDenied
 from fanfold.model.principal import ANONYMOUS, Principal
 from fanfold.rpc.auth.acting import acted_for
 from fanfold.rpc.auth.policy import OPEN_SERVICES, SERVICES_FOR_ALL, Policy
-from fanfold.rpc.call import UNKNOWN, Call
+from fanfold.rpc.call import NOBODY, UNKNOWN, Call
 
 
 class Authenticator(Protocol):
@@ -17,6 +17,10 @@ class Authenticator(Protocol):
 
     async def authenticate(self, call: Call) -> Principal:
         """Who makes the call. Raises Unauthenticated, with no word of what was wrong."""
+        ...
+
+    def has_revoked(self, call: Call) -> bool:
+        """Whether what an authenticated call has shown was taken back since."""
         ...
 
 
@@ -51,6 +55,11 @@ class Guard:
         call.actor = ANONYMOUS if authenticator is None else await authenticator.authenticate(call)
         call.principal = acted_for(call.actor, call.metadata)
         self._authorise(call)
+
+    def has_revoked(self, call: Call) -> bool:
+        """Whether what an admitted call has shown was taken back since."""
+        authenticator = self._authenticator
+        return authenticator is not None and call.actor is not NOBODY and authenticator.has_revoked(call)
 
     def _authorise(self, call: Call) -> None:
         service = call.method.service

@@ -48,20 +48,25 @@ class KnownCallers:
             self._tell(call, doubt)
             raise Unauthenticated("who calls is not known here; it takes a valid token or client certificate") from None
 
+    def has_revoked(self, call: Call) -> bool:
+        """Whether its token is no longer in the file of tokens, or has become somebody else's."""
+        token = _token_in(call.metadata.get(AUTHORIZATION))
+        if self._tokens is None or not token.startswith(TOKEN_PREFIX):
+            return False
+        return not self._tokens.has(token, call.actor)
+
     async def _believe(self, call: Call) -> Principal:
         header = call.metadata.get(AUTHORIZATION)
         if header is None:
             if self._certificates is None:
                 raise NotBelieved("there is no token")
             return self._certificates.principal_of(call.context.auth_context() or {})
-        if not isinstance(header, str) or not header[: len(_BEARER)].lower() == _BEARER or len(header) > MAX_TOKEN:
-            raise NotBelieved("the authorization is no bearer token")
-        token = header[len(_BEARER) :].strip()
+        token = _token_in(header)
         if self._tokens is not None and token.startswith(TOKEN_PREFIX):
             return self._tokens.principal_of(token)
         if self._issuers is not None:
             return await self._issuers.principal_of(token)
-        raise NotBelieved("tokens of this kind are not taken here")
+        raise NotBelieved("there is no token of a kind that is taken here")
 
     def _tell(self, call: Call, doubt: NotBelieved) -> None:
         """Log it, but no more than about once a second: anybody can call."""
@@ -69,6 +74,13 @@ class KnownCallers:
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
             _log.warning("not authenticated", why=str(doubt), peer=call.peer)
+
+
+def _token_in(header: str | bytes | None) -> str:
+    """The bearer token in a header; empty for another header."""
+    if not isinstance(header, str) or len(header) > MAX_TOKEN or header[: len(_BEARER)].lower() != _BEARER:
+        return ""
+    return header[len(_BEARER) :].strip()
 
 
 @asynccontextmanager

@@ -96,6 +96,11 @@ class Tokens:
             raise NotBelieved(f"the token {token_id} has expired")
         return bearer.principal
 
+    def has(self, token: str, principal: Principal) -> bool:
+        """Whether a token that was this principal's when it was looked at is so still."""
+        token_id = token.removeprefix(TOKEN_PREFIX).partition("_")[0]
+        return self._bearers.value.get(token_id, _NOBODY).principal == principal
+
     async def keep_fresh(self) -> None:
         """Look at the file about once a second, until cancelled."""
         await self._bearers.keep_looking()

@@ -250,6 +250,9 @@ class _Anybody:
     async def authenticate(self, _call: object) -> Principal:
         raise NotImplementedError
 
+    def has_revoked(self, _call: object) -> bool:
+        return False
+
 
 @pytest.mark.contract("C40")
 def test_nobody_listens_beyond_this_machine_in_the_clear_unless_told_to() -> None:

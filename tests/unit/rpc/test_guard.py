@@ -40,6 +40,9 @@ class ByName:
         except KeyError:
             raise Unauthenticated from None
 
+    def has_revoked(self, call: Call) -> bool:
+        return KNOWN.get(str(call.metadata["name"])) != call.actor
+
 
 class Door:
     """A server whose callers are known by name, and what it has let in."""

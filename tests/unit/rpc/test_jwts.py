@@ -165,6 +165,7 @@ async def test_shared_secrets_are_taken_only_where_they_are_asked_for_and_from_a
             pass
 
 
+@pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits long")
 async def test_weak_private_and_other_keys_are_left_out(tmp_path: Path) -> None:
     issuer = TestIssuer("RS256")
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)

@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unauthenticated
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.tokens import create_token, read_tokens, revoke_token
+from fanfold.rpc.channels import open_channel
 from support.doors import Door, door
-from unit.rpc.rpc_fakes import error_of
+from unit.rpc.rpc_fakes import LINK, error_of, raw_stream
 
 CALLER = frozenset({Role.CALLER})
 
@@ -130,6 +131,29 @@ async def test_a_file_that_becomes_nonsense_leaves_the_tokens_as_they_were_and_i
             async with asyncio.timeout(10):
                 while (await at.knock_with(token)).name != "alicia":
                     await asyncio.sleep(0.05)
+
+
+@pytest.mark.contract("C40")
+async def test_whose_token_is_revoked_or_changed_is_sent_away_from_what_goes_on_and_nobody_else(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    roles = frozenset({Role.COORDINATOR})
+    (first, firsts), (_, seconds), (_, thirds) = (create_token(file, name, roles, None) for name in ("c1", "c2", "c3"))
+    async with door(auth={"tokens": file}) as at, open_channel(at.address) as channel:
+        links = [
+            raw_stream(channel, LINK)(metadata=[("authorization", f"Bearer {token}")])
+            for token in (firsts, seconds, thirds)
+        ]
+        for link in links:
+            await link.write(b"")
+            assert await link.read() == b""
+        revoke_token(file, first.id)
+        told = await error_of(links[0].read())
+        assert isinstance(told, Unauthenticated)
+        assert told.reason == "REVOKED"
+        file.write_text(file.read_text().replace("coordinator", "observer", 1))
+        assert isinstance(await error_of(links[1].read()), Unauthenticated)
+        await links[2].write(b"")
+        assert await links[2].read() == b""
 
 
 def test_the_file_has_nothing_that_could_be_used_as_a_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
