@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from coordinator.combinators.budgeted import Budgeted
@@ -29,6 +30,7 @@ from coordinator.runs.holding import Holding, Times
 from coordinator.runs.runs import ExecutorFactory, Runs
 from coordinator.runs.scripts import ScriptRuns, ScriptTerms
 from coordinator.scope import Scope
+from coordinator.scripts.engine.lockdown import SECCOMP
 from coordinator.scripts.engine.lockdown import Limits as EngineLimits
 from coordinator.scripts.engine.quickjs import QuickJsEngine
 from coordinator.scripts.host.limits import ScriptLimits
@@ -42,6 +44,8 @@ from fanfold.ports import AgentExecutor
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -111,7 +115,10 @@ async def _durable_runs(
 async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: AsyncExitStack) -> ScriptRuns:
     """The runs of scripts, with an engine that is started ahead of them or with the first one."""
     engine_limits = EngineLimits(heap_bytes=settings.heap_bytes, cpu_seconds=settings.cpu_seconds)
-    engine = await stack.enter_async_context(QuickJsEngine(engine_limits, spare=settings.spare))
+    engine = QuickJsEngine(
+        engine_limits, spare=settings.spare, on_ready=_tell_protections, on_failed=_tell_that_engine_failed
+    )
+    await stack.enter_async_context(engine)
     limits = ScriptLimits(
         max_total_agents=settings.max_total_agents,
         items=settings.items,
@@ -126,6 +133,17 @@ async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: Async
         providers=settings.providers,
     )
     return ScriptRuns(engine, checks, terms)
+
+
+def _tell_protections(protections: tuple[str, ...]) -> None:
+    """Say what shields this coordinator from scripts; without seccomp, as on macOS, that is less."""
+    _log.info("script engine ready", protections=", ".join(protections))
+    if SECCOMP not in protections:
+        _log.warning("scripts run without seccomp, which this system does not have: run none that you do not trust")
+
+
+def _tell_that_engine_failed(error: str) -> None:
+    _log.warning("script engine not ready", error=error)
 
 
 async def _jobs(config: CoordinatorConfig, stack: AsyncExitStack) -> Jobs | None:

@@ -1,11 +1,13 @@
 """Surveys this repository with a mesh of its own: `make run`, or `python -m examples.survey`.
 
-It starts what `fanfold up` starts, fans out some steps of built-in agents, which need no model and no key, shows what
-came of them, and stops it all. One step is bound to fail; the exit code is 0 if exactly that one did.
+It starts what `fanfold up` starts, carries out the workflow script scripts/survey.js with built-in agents, which need
+no model and no key, shows what came of it, and stops it all. One agent is bound to fail, which the script filters out;
+the exit code is 0 if exactly that one did.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -13,53 +15,46 @@ from pathlib import Path
 from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.cli.exits import tell_error
 from fanfold.cli.interruption import run_interruptibly
-from fanfold.cli.outcomes import View, show_outcomes, summary
-from fanfold.cli.output import tell
-from fanfold.cli.parallel import FanOut, Order
-from fanfold.model.run import ParallelResult
-from fanfold.model.step import AgentStepSpec
+from fanfold.cli.output import show_text, tell
+from fanfold.cli.script_file import read_script
+from fanfold.cli.script_tree import show_tree, shown
+from fanfold.cli.scripts import failure_in_words
+from fanfold.model.script import ScriptResult, StopReason
+from fanfold.sdk.mesh import Mesh
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+SCRIPT = REPOSITORY / "examples" / "scripts" / "survey.js"
 MISSING = "docs/no-such-file.md"
 
 
-def step(task_id: str, agent: str, description: str, prompt: str) -> AgentStepSpec:
-    """One step: what to run, and not where."""
-    return AgentStepSpec(task_id=task_id, agent=agent, description=description, prompt=prompt)
-
-
-STEPS = [
-    step("count-readme", "wordcount", "How long is the front page?", "README.md"),
-    step("count-architecture", "wordcount", "How long is the page on how it is built?", "ARCHITECTURE.md"),
-    step("count-contributing", "wordcount", "How long is the page for contributors?", "CONTRIBUTING.md"),
-    step("largest-module", "largest", "Which Python file is the largest?", "**/*.py"),
-    step("list-documents", "list", "Which documents are there?", "**/*.md"),
-    step("find-errors", "grep", "Which errors may callers meet?", r"'^class \w+\(FanfoldError\)' fanfold/*.py"),
-    step("read-missing", "read", "What happens to a step that cannot succeed?", MISSING),
-]
-BOUND_TO_FAIL = {"read-missing"}
-
-
-async def survey(plan: Plan) -> ParallelResult:
-    """Run the steps on a mesh that is there for them alone."""
+async def survey(plan: Plan) -> ScriptResult:
+    """Carry the script out on a mesh that is there for it alone."""
+    script = read_script(str(SCRIPT), "", json.dumps({"missing": MISSING}))
     tell(f"Starting a coordinator, a job registry and {plan.nodes} nodes on this machine ...")
-    async with EmbeddedMesh(plan) as mesh:
-        tell(f"Running {len(STEPS)} steps at once in {plan.workspace} ...\n")
-        return await FanOut(STEPS, Order(server=mesh.server)).run()
+    async with EmbeddedMesh(plan) as embedded, Mesh(embedded.server) as mesh:
+        tell(f"Running {SCRIPT.relative_to(REPOSITORY)} in {plan.workspace} ...\n")
+        async with mesh.workflow(script.source, meta=script.meta, args=script.args) as run:
+            async with shown(run):
+                result = await run.result()
+            if not sys.stderr.isatty():  # a terminal has shown it all the time
+                await show_tree(run)
+            return result
 
 
 def main() -> int:
     """Survey the repository. Returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="fanfold-") as data_dir:
         result = run_interruptibly(survey(Plan(data_dir=Path(data_dir), workspace=REPOSITORY)))
-    show_outcomes(result, View(anchors=True))
-    as_expected = {outcome.task_id for outcome in result if not outcome.success} == BOUND_TO_FAIL
-    nodes = " and ".join(sorted({outcome.node for outcome in result}))
-    tell(f"\n{summary(result)}, on {nodes}.")
+    tell("")
+    show_text([f"{answer['question']} {answer['answer']}" for answer in result.value or []])
+    tell("")
+    for failure in result.failures:
+        tell(failure_in_words(failure), "yellow")
+    as_expected = result.stop_reason is StopReason.COMPLETED and len(result.value) == 4 and len(result.failures) == 1
     if as_expected:
-        tell(f"The one that failed was to read {MISSING}, which does not exist; it touched no other.")
+        tell(f"That one was to read {MISSING}, which does not exist; it touched no other, and the script left it out.")
     else:
-        tell(f"But exactly this was to fail: {', '.join(BOUND_TO_FAIL)}.", "red")
+        tell(f"But exactly one was to fail, to read {MISSING}. {result.error}", "red")
     tell("The mesh is stopped; nothing of it is left.")
     return 0 if as_expected else 1
 

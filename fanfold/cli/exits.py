@@ -12,6 +12,8 @@ from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unauthe
 FAILED = 1
 BAD_INPUT = 2
 UNREACHABLE = 3
+CANCELLED = 130
+"""Somebody cancelled it: what shells give for Ctrl-C."""
 SIGNALLED = 128
 """Added to the number of a signal."""
 OUTPUT_CLOSED = 141

@@ -40,6 +40,13 @@ PrintReady = Annotated[
     bool, typer.Option("--print-ready", help="When it serves, print the addresses as one JSON line.")
 ]
 
+ScriptArgument = Annotated[
+    str, typer.Argument(metavar="SCRIPT", help="File of JavaScript, or - for standard input.", show_default=False)
+]
+Meta = Annotated[
+    str, typer.Option(metavar="JSON|@FILE", help="What the script is. Default: the file beside it.", show_default=False)
+]
+
 
 def main() -> None:
     """Run the `fanfold` command with the arguments of this process, and exit."""
@@ -186,6 +193,60 @@ def parallel(  # noqa: PLR0913, PLR0917 - options of a command
         start(specs, order, as_json=as_json)
     elif not parallel(specs, order, View(as_json=as_json, full=full, anchors=anchors), quiet=quiet):
         raise typer.Exit(exits.FAILED)
+
+
+@app.command(epilog='Example: fanfold run audit.js --args \'{"version": "1.4"}\'')
+def run(  # noqa: PLR0913, PLR0917 - options of a command
+    script: ScriptArgument,
+    args: Annotated[
+        str, typer.Option(metavar="JSON|@FILE", help="What the script sees as `args`.", show_default=False)
+    ] = "",
+    meta: Meta = "",
+    budget: Budget = None,
+    max_agents: Annotated[int | None, typer.Option(min=1, help="Most agents that the script may start.")] = None,
+    provider: Annotated[str, typer.Option(metavar="POOL", help="Executor pool to use.", show_default=False)] = "",
+    parent: Annotated[
+        str, typer.Option(metavar="SESSION", help="Session that the run belongs to.", show_default=False)
+    ] = "",
+    request_id: RequestId = "",
+    server: Server = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Carry out a workflow script, and print what it returns.
+
+    SCRIPT is JavaScript, which ends with `return VALUE`. FILE.meta.json or FILE.meta.yaml beside it
+    says its name and what it is for. Exit codes: 0 it completed, 1 it failed, 130 it was cancelled.
+    """
+    from fanfold.cli.script_file import read_script
+    from fanfold.cli.scripts import ScriptOrder, run_script
+    from fanfold.model.script import StopReason
+
+    order = ScriptOrder(
+        server=server,
+        parent=parent,
+        provider=provider,
+        max_total_agents=max_agents,
+        budget_tokens=budget,
+        request_id=request_id,
+    )
+    result = run_script(read_script(script, meta, args), order, as_json=as_json, quiet=quiet)
+    match result.stop_reason:
+        case StopReason.ERROR:
+            raise typer.Exit(exits.FAILED)
+        case StopReason.CANCELLED:
+            raise typer.Exit(exits.CANCELLED)
+
+
+@app.command(epilog="Example: fanfold check audit.js")
+def check(script: ScriptArgument, meta: Meta = "") -> None:
+    """Say what is wrong with a workflow script, without running it."""
+    from fanfold.cli.output import tell
+    from fanfold.cli.script_file import read_script
+    from fanfold.cli.scripts import check_script
+
+    check_script(read_script(script, meta, ""))
+    tell(f"{script}: nothing is wrong with it.")
 
 
 @app.command(epilog="Example: fanfold resume release-audit")

@@ -15,6 +15,8 @@ from coordinator.scripts.engine import seccomp
 CHANNEL = 0
 """The socket, which is standard input; standard output is the same one. There is nothing else."""
 
+SECCOMP = "seccomp"
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _NOBODY = 65534
@@ -55,7 +57,7 @@ def lock_down(limits: Limits, parent: int) -> list[str]:
     if seccomp.is_known_machine():
         with suppress(OSError):
             seccomp.apply_filter()
-            active.append("seccomp")
+            active.append(SECCOMP)
     return active
 
 

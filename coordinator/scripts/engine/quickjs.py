@@ -8,23 +8,18 @@ import os
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from coordinator.scripts.engine.engine import EngineFailed, ScriptStart, ScriptSyntaxError
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.engine.lockdown import Limits
 from coordinator.scripts.engine.process import QuickJsProcess, readable
 from coordinator.scripts.engine.zygote import ANSWER, FORK, READY
-
-_log = structlog.get_logger(__name__)
-
-SECCOMP = "seccomp"
 
 START_SECONDS = 30.0
 """Longest wait for the zygote, or for a process that it has forked."""
@@ -57,10 +52,26 @@ class _Zygote:
         await self.process.wait()
 
 
-class QuickJsEngine:
-    """Implements `ScriptEngine`; to be entered. `spare` is how many processes are kept ready."""
+def _say_nothing(_what: object) -> None: ...
 
-    def __init__(self, limits: Limits, *, spare: int = 4) -> None:
+
+class QuickJsEngine:
+    """Implements `ScriptEngine`; to be entered. `spare` is how many processes are kept ready.
+
+    `on_ready` is told what shields the coordinator from scripts, once that is known; `on_failed` why no process can be
+    kept ready.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        spare: int = 4,
+        on_ready: Callable[[tuple[str, ...]], None] = _say_nothing,
+        on_failed: Callable[[str], None] = _say_nothing,
+    ) -> None:
+        self._on_ready = on_ready
+        self._on_failed = on_failed
         self._limits = limits
         self._spare = spare
         self._idle: deque[QuickJsProcess] = deque()
@@ -113,7 +124,7 @@ class QuickJsEngine:
                 while len(self._idle) < self._spare:
                     self._idle.append(await self._fork())
             except EngineFailed as error:
-                _log.warning("script engine not ready", error=str(error))
+                self._on_failed(str(error))
 
     async def _fork(self) -> QuickJsProcess:
         try:
@@ -179,11 +190,9 @@ class QuickJsEngine:
         return process
 
     def _tell(self, protections: tuple[str, ...]) -> None:
-        """Say what shields this coordinator from scripts, if that is news."""
         if protections != self.protections:
             self.protections = protections
-            tell = _log.info if SECCOMP in protections else _log.warning
-            tell("script engine ready", protections=", ".join(protections), missing_seccomp=SECCOMP not in protections)
+            self._on_ready(protections)
 
 
 async def _load(process: QuickJsProcess, start: ScriptStart) -> None:
