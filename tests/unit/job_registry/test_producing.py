@@ -6,6 +6,7 @@ The clock is the test's; nothing here waits for time to pass.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from job_registry.producing import CREDIT_BYTES, Openings
 from job_registry.queries import Queries
 from job_registry.states import LOST, UNASKED
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import JobQuery, KeptJob, NewJob, StoreFailed
+from job_registry.store.store import JobQuery, KeptJob, NewJob, OutputWrite, StoreFailed
 from job_registry.words import (
     Admitted,
     Cancel,
@@ -238,6 +239,76 @@ async def test_whoever_is_superseded_while_it_settles_settles_nothing() -> None:
         assert isinstance(await first.failure(), Aborted)
         assert (await states(jobs))[job.id] is JobState.RUNNING
         assert (await second.settle()).state is JobState.COMPLETED
+
+
+async def test_what_a_stream_says_after_its_end_is_not_heard() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        await producing.register()
+        producing.write(b"late")
+        producing.stream.end(Aborted())
+        assert isinstance(await producing.failure(), Aborted)
+        assert jobs.output_bytes == 0
+
+
+async def test_a_stream_that_breaks_while_it_takes_a_job_over_leaves_it_where_it_is() -> None:
+    class Slow(MemoryJobStore):
+        async def attach(self, number: int, epoch: int) -> None:
+            reached.set()
+            await may_go_on.wait()
+            await super().attach(number, epoch)
+
+    reached, may_go_on = asyncio.Event(), asyncio.Event()
+    async with jobs_in(Slow()) as jobs:
+        first, second = Producing(jobs), Producing(jobs)
+        job = await first.register()
+        second.say(Reattach(job.id, 2))
+        await reached.wait()
+        await second.leave()
+        may_go_on.set()
+        assert (await first.settle()).state is JobState.COMPLETED
+
+
+@pytest.mark.contract("C37", "F16")
+async def test_output_that_could_not_be_written_is_written_with_the_next() -> None:
+    class Failing(MemoryJobStore):
+        fails = True
+
+        async def write_output(self, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+            if self.fails:
+                raise StoreFailed
+            await super().write_output(writes, progress)
+
+    store = Failing()
+    async with jobs_in(store) as jobs:
+        producing = Producing(jobs)
+        await producing.register()
+        producing.write(b"first, ")
+        producing.say(Output(progress="half"))
+        await until(lambda: jobs.all_live[0].progress == "half", "all is taken")
+        await jobs.write_output()
+        assert await store.output(1, "out") == []
+        store.fails = False
+        producing.write(b"second", 7)
+        await until(lambda: jobs.output_bytes == 13, "all is taken")
+        await jobs.write_output()
+        assert b"".join(piece.data for piece in await store.output(1, "out")) == b"first, second"
+        assert (await kept(jobs, "test-1")).progress == "half"
+
+
+@pytest.mark.contract("C37", "F15")
+async def test_little_writes_do_not_pile_up_in_the_store() -> None:
+    async with jobs_in() as jobs:
+        producing = Producing(jobs)
+        await producing.register()
+        most = 0
+        for number in range(200):
+            producing.write(b"x", number)
+            await until(lambda: jobs.output_bytes == number + 1, "it is taken")  # noqa: B023
+            await jobs.write_output()
+            most = max(most, len(await jobs.store.output(1, "out")))
+        assert most <= 65
+        assert b"".join(piece.data for piece in await jobs.store.output(1, "out")) == b"x" * 200
 
 
 @pytest.mark.contract("C37", "F15")
