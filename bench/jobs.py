@@ -150,12 +150,14 @@ class Producing:
     """A producer's stream, word by word."""
 
     def __init__(self, stub: JobRegistryAsyncStub) -> None:
-        self._call: Any = stub.ProduceJob()
+        self._stub = stub
+        self._call: Any = None
         self.job_id = ""
         self.written = 0
 
     async def register(self, request_id: str) -> None:
         """Have a job committed."""
+        self._call = self._stub.ProduceJob()
         spec = job_pb2.JobSpec(kind="bench", label=f"label of {request_id}", sources=["out"])
         await self._say(open=pb.ProduceOpen(spec=spec, request_id=request_id))
         await self._call.read()
