@@ -1,7 +1,7 @@
 """Who may do what with jobs (C33, C34): the one place where that is decided.
 
 A principal sees and controls what it and those nested in it own, and what is open. Operators see and control all;
-observers see all and control nothing. To everybody else a job looks as if it did not exist.
+observers see all, but read no results and control nothing. To everybody else a job looks as if it did not exist.
 """
 
 from __future__ import annotations
@@ -58,8 +58,15 @@ def require_controlled(principal: Principal, job: KeptJob | None) -> KeptJob:
     if job is None or not sees(principal, job):
         raise no_such_job()
     if not controls(principal, job):
-        raise PermissionDenied("observers watch jobs and do not control them")
+        raise PermissionDenied("observers watch jobs; they neither read their results nor control them")
     return job
+
+
+def require_result(principal: Principal, job: KeptJob | None) -> KeptJob:
+    """The job, if the principal may read its result: whoever controls it (C37). Raises as `require_controlled`."""
+    if job is not None and job.deleted:
+        raise no_such_job()
+    return require_controlled(principal, job)
 
 
 def require_produced(principal: Principal, job: KeptJob | None) -> KeptJob:

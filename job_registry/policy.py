@@ -19,7 +19,7 @@ POLICY: Policy = {
     "WatchJobs": _LOOK,
     "WaitJob": _LOOK,
     "ReadJobOutput": _LOOK,
-    "GetJobResult": _CONTROL,  # the first one to read it takes it over from the producer (C37)
+    "GetJobResult": _CONTROL,  # it is its owner's (C37)
     "CancelJob": _CONTROL,
     "DeleteJob": _CONTROL,
 }

@@ -54,9 +54,10 @@ class Reading:
         """The parts of a settled job's result.
 
         Raises:
+            PermissionDenied: the principal sees the job and no more.
             FailedPrecondition: it is not settled, or it has no result.
         """
-        kept = access.require_seen(principal, await self._jobs.find(job_id))
+        kept = access.require_result(principal, await self._jobs.find(job_id))
         if not kept.state.is_settled:
             raise FailedPrecondition(f"{kept.id} is {kept.state}; wait for its end", reason="NOT_SETTLED")
         part = 0

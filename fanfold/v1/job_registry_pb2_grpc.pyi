@@ -30,8 +30,8 @@ class JobRegistryStub:
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
 
     Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
-    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
-    exist: NOT_FOUND, in the same words.
+    as open; operators see and control all, observers see all but results (C33, C34). To everybody else a job looks as if
+    it did not exist: NOT_FOUND, in the same words.
 
     Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
     with their work, and come back when it does.
@@ -122,6 +122,7 @@ class JobRegistryStub:
     """Gives a settled job's result, in parts (C37). An empty result comes as one empty part.
 
     Errors:
+      PERMISSION_DENIED   the caller may see the job and no more.
       FAILED_PRECONDITION the job is not settled (reason NOT_SETTLED), or it has no result (reason NO_RESULT).
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_registry_pb2.CancelJobRequest, _job_registry_pb2.CancelJobResponse]
@@ -146,8 +147,8 @@ class JobRegistryAsyncStub(JobRegistryStub):
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
 
     Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
-    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
-    exist: NOT_FOUND, in the same words.
+    as open; operators see and control all, observers see all but results (C33, C34). To everybody else a job looks as if
+    it did not exist: NOT_FOUND, in the same words.
 
     Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
     with their work, and come back when it does.
@@ -235,6 +236,7 @@ class JobRegistryAsyncStub(JobRegistryStub):
     """Gives a settled job's result, in parts (C37). An empty result comes as one empty part.
 
     Errors:
+      PERMISSION_DENIED   the caller may see the job and no more.
       FAILED_PRECONDITION the job is not settled (reason NOT_SETTLED), or it has no result (reason NO_RESULT).
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_registry_pb2.CancelJobRequest, _job_registry_pb2.CancelJobResponse]  # type: ignore[assignment]
@@ -258,8 +260,8 @@ class JobRegistryServicer(metaclass=_abc_1.ABCMeta):
     """Owns identity, owner, state and output of detached work; never the work itself (C31).
 
     Who may do what: a caller sees and controls its own jobs and those of the principals it covers, and those registered
-    as open; operators see and control all, observers see all (C33, C34). To everybody else a job looks as if it did not
-    exist: NOT_FOUND, in the same words.
+    as open; operators see and control all, observers see all but results (C33, C34). To everybody else a job looks as if
+    it did not exist: NOT_FOUND, in the same words.
 
     Everything that is answered is durable before. Jobs outlive the registry's process: while it is away producers go on
     with their work, and come back when it does.
@@ -387,6 +389,7 @@ class JobRegistryServicer(metaclass=_abc_1.ABCMeta):
         """Gives a settled job's result, in parts (C37). An empty result comes as one empty part.
 
         Errors:
+          PERMISSION_DENIED   the caller may see the job and no more.
           FAILED_PRECONDITION the job is not settled (reason NOT_SETTLED), or it has no result (reason NO_RESULT).
         """
 

@@ -152,11 +152,12 @@ def _one_of(ids: list[str], job_id: str) -> bool:
 
 Operation = Callable[[World, Principal, str], Awaitable[object]]
 
-LOOKS: tuple[Operation, ...] = (get, list_jobs, watch, wait, read_output, read_result)
+LOOKS: tuple[Operation, ...] = (get, list_jobs, watch, wait, read_output)
 
 OWNED: dict[Operation, set[str]] = {
     **dict.fromkeys(LOOKS, SEE),
     list_of_owner: SEE,
+    read_result: CONTROL,
     cancel: CONTROL,
     delete: CONTROL,
     reattach: PRODUCE,
@@ -165,6 +166,7 @@ OWNED: dict[Operation, set[str]] = {
 
 OPEN: dict[Operation, set[str]] = {
     **{operation: set(WHO) for operation in LOOKS},
+    read_result: set(OPEN_CONTROL),
     cancel: set(OPEN_CONTROL),
     delete: set(OPEN_CONTROL),
     reattach: OPEN_PRODUCE,
@@ -189,7 +191,7 @@ async def test_a_job_is_there_for_those_whom_it_concerns_and_for_nobody_else(
         return
     with pytest.raises((NotFound, PermissionDenied)) as refused:
         await operation(world, WHO[who], world.running)
-    assert refused.type is (PermissionDenied if who in SEE and operation in {cancel, delete} else NotFound)
+    assert refused.type is (PermissionDenied if who in SEE and operation in {read_result, cancel, delete} else NotFound)
     job = await world.queries.get(WHO["owner"], world.running)
     assert job.state is JobState.RUNNING
 
