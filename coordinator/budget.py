@@ -132,13 +132,18 @@ class TokenBudget:
         known = self._inherited.pop(name, None)
         return self.adopt(tokens) if known is None else Reservation(self, known)
 
+    def charge(self, tokens: int) -> None:
+        """Charge what an attempt is known to have cost for which nothing is set aside."""
+        if tokens:
+            self.spent = min(MAX_TOKENS, self.spent + tokens)
+            self.on_spent()
+
     def lose(self, tokens: int) -> None:
         """Charge what a former holder has set aside for an attempt of which nothing will be heard.
 
         All that it had set aside was within the limit. So is this, unless the attempt has been charged before.
         """
-        self.spent += max(0, min(tokens, self.limit - self.spent - self._set_aside))
-        self.on_spent()
+        self.charge(max(0, min(tokens, self.limit - self.spent - self._set_aside)))
 
     async def reserve(self, spec: AgentStepSpec, waiting: Waiting, *, uses_model: bool) -> Reservation | StepFailure:
         """Set aside what an attempt of the step needs, once it is there; or why it will not be (BUDGET_EXHAUSTED)."""
@@ -151,9 +156,7 @@ class TokenBudget:
     def settle(self, reservation: Reservation) -> None:
         """Charge what an attempt cost, and have back what was set aside for it."""
         self._set_aside -= reservation.tokens
-        if reservation.cost:
-            self.spent = min(MAX_TOKENS, self.spent + reservation.cost)
-            self.on_spent()
+        self.charge(reservation.cost)
         self._serve()
 
     def _is_there(self, tokens: int) -> bool:

@@ -34,6 +34,12 @@ class AdoptedExecution:
         ending = self.execution.ending
         return ending is None or (isinstance(ending, StepOutcome) and not was_cancelled(ending))
 
+    @property
+    def cost(self) -> int:
+        """The tokens that it has spent, as far as that is known."""
+        ending = self.execution.ending
+        return ending.usage.tokens if isinstance(ending, StepOutcome) else 0
+
     def discard(self) -> None:
         """Its step does not ask for it: stop it, and have the node keep nothing of it."""
         self.execution.node.cancel(self.execution, "its step has no need of it any more")
@@ -72,6 +78,11 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
             scope.hold.give_up()  # what other nodes have handed over is the newer holder's
         _part_with(found, scope)
         raise
+    _choose(found, scope)
+
+
+def _choose(found: Iterable[AdoptedExecution], scope: Scope) -> None:
+    """Have one execution for each step. What one has spent that is of no use is charged here, for nobody else will."""
     for each in sorted(found, key=_worth):
         former = scope.adopted.pop(each.name.key, None)
         if former is not None:
@@ -79,6 +90,8 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
         if each.is_of_use():
             scope.adopted[each.name.key] = each
         else:
+            if scope.budget is not None:
+                scope.budget.charge(each.cost)
             each.discard()
 
 

@@ -20,6 +20,8 @@ def inherit(scope: Scope, runner: StepRunner, work: Work, history: History) -> N
     known_as_lost = []
     for key, spec in work.known_steps():
         place = key.position, key.stage
+        if place in history.ended:  # what a node still holds of it was charged with its end
+            continue
         if key.name in scope.adopted:
             budget.inherit(key.name, runner.needs(spec))
         elif place in lost:

@@ -23,7 +23,16 @@ from coordinator.scope import Receipts, Scope
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeStatus
 from fanfold.model.run import Budget
-from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepPolicy, Usage
+from fanfold.model.step import (
+    NO_USAGE,
+    AgentStepSpec,
+    FailureCode,
+    StepEnded,
+    StepFailure,
+    StepOutcome,
+    StepPolicy,
+    Usage,
+)
 from fanfold.ports import ExecutionStart, LinkListener, RunAdopted
 from fanfold.schema import SchemaValidator
 
@@ -111,8 +120,9 @@ class FakeNode:
         held = RunAdopted(run_id=RUN, epoch=epoch, running=frozenset(running), ended=frozenset(ended))
         self.listener.run_adopted(held)
 
-    def end(self, execution_id: str, usage: Usage = NO_USAGE) -> None:
-        outcome = StepOutcome(task_id="a", agent="a", success=True, attempts=1, usage=usage)
+    def end(self, execution_id: str, usage: Usage = NO_USAGE, code: FailureCode | None = None) -> None:
+        failure = None if code is None else StepFailure(code=code, message="m")
+        outcome = StepOutcome(task_id="a", agent="a", success=failure is None, failure=failure, attempts=1, usage=usage)
         self.listener.execution_event(execution_id, StepEnded(task_id="a", time=datetime.now(UTC), outcome=outcome))
 
 
@@ -438,6 +448,19 @@ async def test_an_attempt_that_goes_on_has_its_tokens_set_aside_and_is_charged_w
     setting.node.end(start.execution_id, Usage(output_tokens=40))
     await other
     assert budget.told() == Budget(limit=100, spent=95)
+
+
+@pytest.mark.contract("C13")
+async def test_what_was_stopped_as_its_run_was_given_up_is_charged_what_it_told(setting: Setting) -> None:
+    scope = journaled(budget=TokenBudget(100, spent=30))
+    adopting_all = asyncio.ensure_future(adopt_run(setting.nodes, scope, ["n"], CERTAINTY))
+    await asyncio.sleep(0.01)
+    setting.node.answer(ended=[FIRST])
+    setting.node.end(FIRST, Usage(output_tokens=25), FailureCode.CANCELLED)
+    await adopting_all
+    assert scope.adopted == {}
+    assert scope.budget is not None
+    assert scope.budget.spent == 55
 
 
 @pytest.mark.contract("C13")
