@@ -17,3 +17,13 @@ def refuse_mismatch(certificate: bytes, key: bytes) -> None:
         raise InvalidArgument("must be a certificate and its key without a password, in PEM") from None
     if not is_pair:
         raise InvalidArgument("the key is not the certificate's")
+
+
+def refuse_no_certificates(pem: bytes) -> None:
+    """Raise InvalidArgument unless there are certificates of an authority, in PEM."""
+    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 - only for TLS
+
+    try:
+        load_pem_x509_certificates(pem)
+    except ValueError:
+        raise InvalidArgument("must be CA certificates, in PEM") from None

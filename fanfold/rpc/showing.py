@@ -10,7 +10,7 @@ from fanfold.errors import FailedPrecondition, InvalidArgument
 from fanfold.rpc.addresses import Address, is_loopback
 from fanfold.rpc.credentials import Credentials, Tls
 from fanfold.rpc.files import Watched
-from fanfold.rpc.pem import refuse_mismatch
+from fanfold.rpc.pem import refuse_mismatch, refuse_no_certificates
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -64,6 +64,8 @@ def _channel_credentials(tls: Tls) -> Watched[grpc.ChannelCredentials]:
 
     def read(*contents: bytes) -> grpc.ChannelCredentials:
         pair = contents[has_ca:]
+        if has_ca:
+            refuse_no_certificates(contents[0])
         if pair:
             refuse_mismatch(*pair)
         certificate, key = pair or (None, None)

@@ -11,7 +11,7 @@ from fanfold.errors import FailedPrecondition, InvalidArgument
 from fanfold.rpc.addresses import Address, bindable, is_loopback, parse_address
 from fanfold.rpc.auth.settings import TlsSettings
 from fanfold.rpc.files import Watched
-from fanfold.rpc.pem import refuse_mismatch
+from fanfold.rpc.pem import refuse_mismatch, refuse_no_certificates
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +77,6 @@ def _configuration(
     certificate: bytes, key: bytes, client_ca: bytes | None = None
 ) -> grpc.ServerCertificateConfiguration:
     refuse_mismatch(certificate, key)
+    if client_ca is not None:
+        refuse_no_certificates(client_ca)
     return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=client_ca)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Mesh:
     folder: Path
     address: str
     ca: Path
+    metrics: list[str]
+    """Where the services tell their metrics."""
 
     def fanfold(self, *arguments: str | Path, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command against it, to its end."""
@@ -65,8 +68,8 @@ def fanfold(*arguments: str | Path, text: str = "", **environment: str) -> subpr
 
 
 @contextmanager
-def service(kind: str, folder: Path, settings: dict[str, object]) -> Iterator[str]:
-    """The address of a service of its own process, killed at the end."""
+def service(kind: str, folder: Path, settings: dict[str, object]) -> Iterator[dict[str, str]]:
+    """The addresses of a service of its own process, killed at the end."""
     file, log = folder / f"{kind}.yaml", folder / f"{kind}.log"
     file.write_text(yaml.safe_dump(settings))
     command = [*FANFOLD, "serve", kind, "--config", str(file), "--print-ready"]
@@ -77,7 +80,7 @@ def service(kind: str, folder: Path, settings: dict[str, object]) -> Iterator[st
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, log.read_text()
-        yield json.loads(line)["address"]
+        yield json.loads(line)
     finally:
         below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.kill()
@@ -117,16 +120,19 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     (folder / "workspace").mkdir()
     with ExitStack() as stack:
         journal = {"journal": {"path": str(folder / "journal.db")}}
-        address = stack.enter_context(service("coordinator", folder, common | calling_as("c1") | journal))
+        coordinator = stack.enter_context(service("coordinator", folder, common | calling_as("c1") | journal))
+        address = coordinator["address"]
         node = {
             "announce_to": [address],
             "workspace": str(folder / "workspace"),
             "agents": {"shell": True},
             "name": "node-1",
         }
-        stack.enter_context(service("executor-node", folder, common | calling_as("n1") | node))
-        stack.enter_context(service("job-registry", folder, common))
-        up = Mesh(folder, address, authority.file)
+        others = [
+            stack.enter_context(service("executor-node", folder, common | calling_as("n1") | node)),
+            stack.enter_context(service("job-registry", folder, common)),
+        ]
+        up = Mesh(folder, address, authority.file, [each["metrics"] for each in (coordinator, *others)])
         until(lambda: "ready" in up.as_("watcher", "nodes").stdout, "the node is ready")
         yield up
 
@@ -173,7 +179,7 @@ def test_a_run_is_its_owners(mesh: Mesh) -> None:
     assert listed("bob") == []
 
 
-def test_no_secret_reaches_what_agents_start_nor_a_log(mesh: Mesh) -> None:
+def test_no_secret_reaches_what_agents_start_nor_a_log_nor_a_metric(mesh: Mesh) -> None:
     steps = [{"task_id": "a", "agent": "shell", "description": "d", "prompt": LOOK_FOR_SECRETS}]
     done = mesh.as_("alice", "parallel", "-", "--json", text=json.dumps(steps))
     assert done.returncode == 0, done.stderr
@@ -183,7 +189,9 @@ def test_no_secret_reaches_what_agents_start_nor_a_log(mesh: Mesh) -> None:
     assert SECRET not in output
     assert "FANFOLD" not in output
 
-    told = "".join(file.read_text() for file in mesh.folder.glob("*.log")) + output
+    metrics = [urllib.request.urlopen(f"http://{at}/metrics", timeout=10).read().decode() for at in mesh.metrics]
+    assert all("fanfold_rpc_handled_total" in text and "alice" not in text for text in metrics)
+    told = "".join([*(file.read_text() for file in mesh.folder.glob("*.log")), output, *metrics])
     assert '"principal": "alice"' in told
     tokens = [(mesh.folder / name).read_text().strip() for name in ("alice", "bob", "watcher", "c1", "n1")]
     hashes = [token["sha256"] for token in yaml.safe_load((mesh.folder / "tokens.yaml").read_text())["tokens"]]

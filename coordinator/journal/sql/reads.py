@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, or_, select, tuple_
 
 from coordinator.journal.journal import Entry, KeptRun, Record, RunFilter
 from coordinator.journal.payloads import Reference
@@ -13,6 +13,8 @@ from coordinator.journal.sql.segments import Body, KeptRecord, events_in, record
 from coordinator.journal.sql.tables import event_segments, identity, record_segments, requests, runs
 from fanfold.sql.instants import instant
 from fanfold.sql.writer import Transaction
+
+_AFTER_SLASH = chr(ord("/") + 1)
 
 Fetch = Callable[[str, Reference], bytes]
 """Gives what a reference into an object, given by its name, is to."""
@@ -47,9 +49,8 @@ def list_runs(transaction: Transaction, wanted: RunFilter) -> Sequence[KeptRun]:
 
 
 def _covered_by(owner: str) -> ColumnElement[bool]:
-    """Of `owner` or of a principal nested in it (C34). Not LIKE, which asks for no case in SQLite."""
-    nested = f"{owner}/"
-    return or_(runs.c.owner == owner, func.substr(runs.c.owner, 1, len(nested)) == nested)
+    """Of `owner` or of a principal nested in it (C34): a range of names by their bytes, for which there is an index."""
+    return or_(runs.c.owner == owner, and_(runs.c.owner > f"{owner}/", runs.c.owner < f"{owner}{_AFTER_SLASH}"))
 
 
 def request(transaction: Transaction, run_id: str, fetch: Fetch) -> bytes:

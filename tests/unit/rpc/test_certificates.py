@@ -17,7 +17,7 @@ from fanfold.errors import FailedPrecondition, InvalidArgument, PermissionDenied
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.tokens import create_token
 from fanfold.rpc.channels import open_channel
-from fanfold.rpc.credentials import Credentials
+from fanfold.rpc.credentials import Credentials, Tls
 from fanfold.rpc.server import GrpcServer
 from support.authority import Authority
 from support.doors import Door, door
@@ -221,6 +221,7 @@ async def test_a_client_believes_only_servers_of_its_authority_under_their_name(
         ({"certificate": "server.pem", "key": "server.key", "mutual_listen": "127.0.0.1:0"}, "needs tls.client_ca"),
         ({"certificate": "server.pem", "key": "other.key"}, "the key is not the certificate's"),
         ({"certificate": "server.key", "key": "server.pem"}, "must be a certificate and its key"),
+        ({"certificate": "server.pem", "key": "server.key", "client_ca": "server.key"}, "must be CA certificates"),
         ({"certificate": "none.pem", "key": "server.key"}, "No such file"),
     ],
 )
@@ -244,6 +245,19 @@ async def test_rules_for_certificates_need_an_authority_and_a_principal() -> Non
         with pytest.raises(InvalidArgument, match=r"auth\.certificates\[0\]"):
             async with door(auth={"certificates": [{**rule, "roles": ["node"]}]}, tls={"client_ca": "x"}):
                 pass
+
+
+def test_a_client_refuses_files_that_make_no_sense(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair, other = authority.pair("client"), authority.pair("other")
+    for tls, words in (
+        (Tls(ca=pair.key), "must be CA certificates"),
+        (Tls(ca=tmp_path / "none"), "No such file"),
+        (Tls(certificate=pair.certificate), "needs a key"),
+        (Tls(certificate=pair.certificate, key=other.key), "the key is not the certificate's"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            open_channel("127.0.0.1:1", credentials=Credentials(tls=tls))
 
 
 class _Anybody:

@@ -87,3 +87,10 @@ async def test_it_listens_on_loopback_only_and_names_a_port_that_is_taken() -> N
         with pytest.raises(FailedPrecondition, match=f"cannot listen on {first.address}"):
             async with Exposition(CollectorRegistry(), is_ready=lambda: True, port=first.address.port):
                 pass
+
+
+async def test_it_is_told_beyond_this_machine_only_where_that_is_meant() -> None:
+    with pytest.raises(FailedPrecondition, match="only loopback"):
+        Exposition(CollectorRegistry(), is_ready=lambda: True, host="0.0.0.0")
+    async with Exposition(CollectorRegistry(), is_ready=lambda: True, host="0.0.0.0", anywhere=True) as exposition:
+        assert (await _get(exposition, "/healthz"))[0] == 200
