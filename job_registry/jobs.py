@@ -54,10 +54,8 @@ class Jobs:
         self._finishing = Finishing()
 
     async def __aenter__(self) -> Self:
-        now = self.now()
+        now, output = self.now(), await self.store.unsettled_output()
         for kept in await self.store.unsettled():
-            names = [source.name for source in kept.sources if source.total_bytes]
-            output = {name: await self.store.output(kept.number, name) for name in names}
             self._enter(revived(kept, output, self.config.output.live_bytes, away_since=now))
         if self._live:
             _log.info("jobs revived; their producers have a grace to come back", jobs=len(self._live))

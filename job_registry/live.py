@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
 from fanfold.errors import FanfoldError
-from fanfold.model.job import JobState, OutputPiece
+from fanfold.model.job import JobState
 from job_registry.bell import Bell
 from job_registry.config import ProducerTimes
 from job_registry.rings import Ring
 from job_registry.states import LOST, orphaned
-from job_registry.store.store import KeptJob, OutputWrite
+from job_registry.store.store import KeptJob, Output, OutputWrite
 
 _MAX_ROWS = 64
 """Writes of a source after which all that is held of it is written anew, so that little writes do not pile up."""
@@ -137,7 +137,7 @@ class _Unwritten:
         return OutputWrite(number=number, source=ring.source, pieces=pieces, afresh=afresh)
 
 
-def revived(kept: KeptJob, output: Mapping[str, Sequence[OutputPiece]], limit: int, *, away_since: float) -> LiveJob:
+def revived(kept: KeptJob, output: Output, limit: int, *, away_since: float) -> LiveJob:
     """A job of a former life, with what was kept of its output; its producer is away."""
-    rings = [Ring(source, limit, output.get(source.name, ())) for source in kept.sources]
+    rings = [Ring(source, limit, output.get((kept.number, source.name), ())) for source in kept.sources]
     return LiveJob(kept, rings, away_since=away_since)

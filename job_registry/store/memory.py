@@ -17,6 +17,7 @@ from job_registry.store.store import (
     JobQuery,
     KeptJob,
     NewJob,
+    Output,
     OutputWrite,
     Retention,
 )
@@ -118,6 +119,10 @@ class MemoryJobStore:
     async def unsettled(self) -> Sequence[KeptJob]:
         """Jobs that are not settled."""
         return [job for job in self._jobs.values() if not job.state.is_settled]
+
+    async def unsettled_output(self) -> Output:
+        """Output of jobs that are not settled."""
+        return {key: list(kept) for key, kept in self._output.items() if not self._jobs[key[0]].state.is_settled}
 
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
         """Jobs by descending number."""

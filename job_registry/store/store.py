@@ -114,6 +114,10 @@ class Changes:
     position: int
 
 
+Output = Mapping[tuple[int, str], Sequence[OutputPiece]]
+"""Output by the numbers of jobs and the names of sources, in order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """How many settled jobs are kept, and for how many seconds (C39)."""
@@ -172,6 +176,10 @@ class JobStore(Protocol):
 
     async def unsettled(self) -> Sequence[KeptJob]:
         """All jobs that are not settled."""
+        ...
+
+    async def unsettled_output(self) -> Output:
+        """What is kept of the output of all jobs that are not settled."""
         ...
 
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:

@@ -206,6 +206,18 @@ async def test_output_is_kept_and_forgotten_up_to_the_earliest_offset(store: Job
     assert await store.output(job.number, "err") == []
 
 
+async def test_output_of_all_jobs_that_are_not_settled_is_found_at_once(store: JobStore) -> None:
+    one, two, done = [await add(store, sources=["err", "out"]) for _ in range(3)]
+    for job, data in ((one, b"1"), (two, b"2"), (done, b"3")):
+        await store.write_output([output_write(job, (0, data), (1, b"x"))], {})
+    await store.move(done.number, DONE)
+    found = await store.unsettled_output()
+    assert {key: [(it.offset, it.data) for it in pieces] for key, pieces in found.items()} == {
+        (1, "out"): [(0, b"1"), (1, b"x")],
+        (2, "out"): [(0, b"2"), (1, b"x")],
+    }
+
+
 async def test_the_last_output_comes_with_the_settlement_and_none_after_it(store: JobStore) -> None:
     job = await add(store, sources=["out"])
     done = await store.move(job.number, DONE, output=[output_write(job, (0, b"the end"))])

@@ -25,11 +25,11 @@ from support.mesh import ANY_PORT, until
 CHILD = Path(__file__).with_name("producing_child.py")
 TESTS = CHILD.parent.parent
 
-GRACE = 3.0
-JOBS = 10
+GRACE = 2.5
+JOBS = 8
 """Jobs of each life of a producer."""
 
-STORM_SECONDS = 3.5
+STORM_SECONDS = 3.0
 SETTLING_SECONDS = 0.3
 SETTLED = (JobState.COMPLETED, JobState.KILLED, JobState.FAILED)
 

@@ -13,7 +13,7 @@ from faults.job_storms import live_through
 pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 10, 200
-ABREAST = 3
+ABREAST = 4
 STORM_LIMIT = 90
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, false, func, or_, select, true
 
 from fanfold.model.job import OutputPiece
 from fanfold.sql.instants import moment
 from fanfold.sql.writer import Transaction
 from job_registry.store.sql.rows import kept_job
 from job_registry.store.sql.tables import counters, has_request_id, identity, is_unsettled, jobs, output, results
-from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob
+from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Output
 
 _is_there = jobs.c.deleted == false()
 
@@ -35,6 +35,16 @@ def find_request(transaction: Transaction, owner: str, request_id: str) -> KeptJ
 def unsettled(transaction: Transaction) -> Sequence[KeptJob]:
     """All jobs that are not settled."""
     return _many(transaction, select(jobs).where(is_unsettled))
+
+
+def unsettled_output(transaction: Transaction) -> Output:
+    """Output of all jobs that are not settled."""
+    live = select(jobs.c.number).where(is_unsettled)
+    its = select(output).where(output.c.number.in_(live)).order_by(output.c.number, output.c.source, output.c.first)
+    found: dict[tuple[int, str], list[OutputPiece]] = {}
+    for row in transaction.connection.execute(its):
+        found.setdefault((row.number, row.source), []).append(_piece_of(row))
+    return found
 
 
 def list_jobs(transaction: Transaction, query: JobQuery, before: int | None) -> Sequence[KeptJob]:
@@ -62,7 +72,7 @@ def output_of(transaction: Transaction, number: int, source: str) -> Sequence[Ou
     """Output of a source."""
     its = select(output).where(output.c.number == number, output.c.source == source).order_by(output.c.first)
     rows = transaction.connection.execute(its)
-    return [OutputPiece(offset=row.first, data=row.data, time=moment(row.time)) for row in rows]
+    return [_piece_of(row) for row in rows]
 
 
 def result_part(transaction: Transaction, number: int, part: int) -> bytes | None:
@@ -78,6 +88,10 @@ def _one(transaction: Transaction, *conditions: ColumnElement[bool]) -> KeptJob 
 
 def _many(transaction: Transaction, query: Select[Any]) -> Sequence[KeptJob]:
     return [kept_job(row) for row in transaction.connection.execute(query)]
+
+
+def _piece_of(row: Row[Any]) -> OutputPiece:
+    return OutputPiece(offset=row.first, data=row.data, time=moment(row.time))
 
 
 def _counter(transaction: Transaction, name: str) -> int:

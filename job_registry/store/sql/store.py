@@ -11,7 +11,7 @@ from fanfold.sql.access import Access
 from fanfold.sql.database import Database
 from job_registry.states import Standing
 from job_registry.store.sql import reads, writes
-from job_registry.store.store import Changes, JobQuery, KeptJob, NewJob, OutputWrite, Retention
+from job_registry.store.store import Changes, JobQuery, KeptJob, NewJob, Output, OutputWrite, Retention
 
 _PURGED_AT_ONCE = 200
 """So that nothing else waits long behind it."""
@@ -74,6 +74,10 @@ class SqlJobStore:
     async def unsettled(self) -> Sequence[KeptJob]:
         """Jobs that are not settled."""
         return await self._access.read(reads.unsettled)
+
+    async def unsettled_output(self) -> Output:
+        """Output of jobs that are not settled."""
+        return await self._access.read(reads.unsettled_output)
 
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
         """Jobs by descending number."""
