@@ -1,0 +1,163 @@
+"""Started runs while their coordinators and the job registry are killed, drained and started again at random points."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fanfold import Mesh
+from fanfold.errors import NotFound, Unavailable
+from fanfold.model.job import Job, JobState
+from fanfold.model.run import Run, RunState
+from fanfold.sdk.started import StartedRun
+from support.coordinators import Coordinators, Registry, coordinators, registry_in
+from support.noted import ran, step
+
+RUNS = 8
+STEPS = 5
+STORM_SECONDS = 5.0
+SETTLE_SECONDS = 60.0
+PATIENCE = {"agent_unknown": 30.0, "unplaceable": 30.0}
+"""A coordinator that was started again waits for the node to find it."""
+
+ENDS = {RunState.COMPLETED: JobState.COMPLETED, RunState.CANCELLED: JobState.KILLED}
+
+
+@dataclass
+class Started:
+    """A run that was accepted, and what came of it."""
+
+    name: str
+    run: StartedRun
+    asked_to_stop: bool = False
+    ended: Run | None = None
+    job: Job | None = None
+    log: str = ""
+    has_gap: bool = False
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> list[str]:
+        return names_of(self.name)
+
+
+def names_of(run: str) -> list[str]:
+    """The task ids of a run's steps."""
+    return [f"{run}-{number}" for number in range(STEPS)]
+
+
+@dataclass
+class Aftermath:
+    """What is there when the storm is over and everything has ended."""
+
+    started: list[Started]
+    jobs: list[Job]
+    ran: Counter[str]
+
+
+async def live_through(seed: int, folder: Path) -> Aftermath:
+    """Have a mesh live through a storm; what was seen of it in the end."""
+    folder.mkdir(parents=True)
+    draw = random.Random(seed)
+    async with (
+        registry_in(folder, producers={"grace": 20.0, "stop_deadline": 20.0}) as registry,
+        coordinators(folder, registry=registry.address, placement=PATIENCE) as up,
+        Mesh(up.servers, registry=registry.address) as mesh,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            starting = [tasks.create_task(_start(mesh, draw, f"r{number}")) for number in range(RUNS)]
+            tasks.create_task(_rage(draw, up, registry))
+        started = [task.result() for task in starting]
+        async with asyncio.timeout(SETTLE_SECONDS):
+            for each in started:
+                await _look_at(mesh, each)
+        return Aftermath(started, await mesh.jobs.list(kind="parallel"), ran(up.workspace))
+
+
+async def _start(mesh: Mesh, draw: random.Random, name: str) -> Started:
+    """Start a run, by one request id for as long as it takes, and perhaps have it stopped, from either side."""
+    await asyncio.sleep(draw.uniform(0, STORM_SECONDS * 0.7))
+    steps = [step(task, f"sleep {draw.uniform(0.05, 0.5):.2f}; echo {task} >> ran") for task in names_of(name)]
+    started = Started(name, await _persistently(lambda: mesh.start(steps, request_id=name)))
+    if draw.random() < 0.3:
+        await asyncio.sleep(draw.uniform(0, 1))
+        started.asked_to_stop = True
+        if draw.random() < 0.5:
+            await _persistently(lambda: mesh.jobs.cancel(started.run.id, "no more"))
+        else:
+            await _persistently(lambda: started.run.cancel("no more"))
+    return started
+
+
+async def _persistently(ask: Any) -> Any:
+    while True:
+        try:
+            return await ask()
+        except Unavailable:
+            await asyncio.sleep(0.1)
+
+
+async def _rage(draw: random.Random, up: Coordinators, registry: Registry) -> None:
+    """Let three to five disasters happen."""
+    for _ in range(draw.randint(3, 5)):
+        await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
+        if draw.random() < 0.4:
+            await registry.kill()
+            await asyncio.sleep(draw.uniform(0, 0.7))
+            await registry.start()
+            continue
+        child = draw.choice(up.children)
+        await (child.kill() if draw.random() < 0.7 else child.stop(20))
+        await asyncio.sleep(draw.uniform(0, 0.7))
+        await up.restart(child.name)
+
+
+async def _look_at(mesh: Mesh, started: Started) -> None:
+    started.job = await _persistently(lambda: mesh.jobs.wait(started.run.id, timeout=SETTLE_SECONDS))
+    while started.ended is None or started.ended.ended_at is None:
+        started.ended = await _persistently(started.run.get)
+        await asyncio.sleep(0.05)
+    async for piece in mesh.jobs.read_output(started.run.id):
+        started.has_gap |= piece.gap_bytes > 0
+        started.log += piece.data.decode()
+    with suppress(NotFound):
+        started.result = json.loads(await mesh.jobs.result(started.run.id))
+
+
+def complaints(aftermath: Aftermath) -> Iterator[str]:
+    """What the mesh has promised and not kept."""
+    known = {each.run.id for each in aftermath.started}
+    for job in aftermath.jobs:
+        if job.id not in known:
+            yield f"{job.id} ({job.state}: {job.detail}) is nobody's"
+    if len(known) != len(aftermath.started):
+        yield "two runs are one job"
+    for each in aftermath.started:
+        yield from (f"{each.name} ({each.run.id}): {complaint}" for complaint in _complaints(each, aftermath.ran))
+
+
+def _complaints(each: Started, ran: Counter[str]) -> Iterator[str]:
+    assert each.ended is not None
+    assert each.job is not None
+    if each.job.state is not ENDS.get(each.ended.state):
+        yield f"its run is {each.ended.state} ({each.ended.reason}), its job {each.job.state} ({each.job.detail})"
+    if each.ended.state is RunState.CANCELLED and not each.asked_to_stop:
+        yield f"it was cancelled, and nobody asked for that: {each.ended.reason}"
+    outcomes = each.result.get("outcomes", [])
+    if len(outcomes) != STEPS:
+        yield f"its result has {len(outcomes)} outcomes"
+    ended = {outcome["task_id"]: outcome for outcome in outcomes if outcome is not None}
+    if each.ended.state is RunState.COMPLETED:
+        yield from (f"{name} did not succeed" for name in each.steps if not ended.get(name, {}).get("success"))
+    yield from (f"{name} ran {ran[name]} times" for name in each.steps if ran[name] > 1)
+    yield from (f"{name} succeeded without having run" for name in ended if ended[name]["success"] and not ran[name])
+    lines = Counter(line.split()[1].rstrip(":") for line in each.log.splitlines())
+    if each.has_gap or lines != Counter(ended.keys()):
+        yield f"its log has {dict(lines)}, with a gap: {each.has_gap}"
