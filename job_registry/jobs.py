@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +19,7 @@ from job_registry.config import JobRegistryConfig
 from job_registry.finishing import Finishing
 from job_registry.limits import Capacity
 from job_registry.live import LiveJob, Producer, revived
+from job_registry.output import LiveOutput
 from job_registry.rings import Ring
 from job_registry.states import Standing, given_up, settled, stopped
 from job_registry.store.store import JobStore, KeptJob, NewJob
@@ -44,12 +44,9 @@ class Jobs:
         self.now = now
         self.changed = Bell()
         self.capacity = Capacity(config.limits)
-        self.output_bytes = 0
-        self.held_bytes = 0
-        self.dropped_bytes = 0
+        self.output = LiveOutput(store, config.output, self.changed)
         self.settlements = dict.fromkeys((JobState.COMPLETED, JobState.KILLED, JobState.FAILED), 0)
         self._live: dict[int, LiveJob] = {}
-        self._dirty: set[LiveJob] = set()
         self._doubtful: set[int] = set()
         self._finishing = Finishing()
 
@@ -65,7 +62,7 @@ class Jobs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._finishing.__aexit__(kind, error, trace)
-        await self.write_output()
+        await self.output.keep()
 
     @property
     def all_live(self) -> Sequence[LiveJob]:
@@ -138,21 +135,6 @@ class Jobs:
         if live.holder is producer:
             live.away_since = self.now()
 
-    def tell_progress(self, live: LiveJob, line: str) -> None:
-        """Replace the line that says how far a job is."""
-        live.progress = line
-        self._dirty.add(live)
-
-    def write(self, live: LiveJob, source: str, offset: int, data: bytes) -> None:
-        """Add to a job's output. Raises KeyError for a source that it has not."""
-        ring, limits = live.rings[source], self.config.output
-        before = ring.held
-        ring.limit = limits.live_bytes if self.held_bytes < limits.total_bytes else limits.settled_bytes
-        self.dropped_bytes += live.write(source, offset, data, datetime.now(UTC))
-        self.held_bytes += ring.held - before
-        self.output_bytes += len(data)
-        self._dirty.add(live)
-
     async def stop(self, live: LiveJob, reason: str) -> KeptJob:
         """Ask a job to stop (C38); gives it as it then is."""
         return await self._finishing.finish(self._stop(live, reason))
@@ -222,27 +204,6 @@ class Jobs:
         if not kept.deleted:
             await self._finishing.finish(self.store.delete(kept.number))
 
-    async def write_output(self) -> None:
-        """Write new output and progress of all jobs to the store, together."""
-        dirty = [live for live in self._dirty if not live.ended.is_set() and not live.lock.locked()]
-        self._dirty.difference_update(dirty)
-        writes = [write for live in dirty for write in live.unwritten()]
-        progress = {live.number: live.progress for live in dirty if live.progress != live.kept.progress}
-        if not writes and not progress:
-            return
-        try:
-            await self.store.write_output(writes, progress)
-        except Unavailable:
-            for live in dirty:
-                live.write_anew()
-            self._dirty.update(live for live in dirty if not live.ended.is_set())
-            return
-        for live in dirty:
-            if live.number in progress and not live.ended.is_set():
-                live.kept = replace(live.kept, progress=progress[live.number])
-        if progress:
-            self.changed.ring()
-
     async def _end(self, live: LiveJob, standing: Standing, result: bytes | None) -> KeptJob:
         """Settle a job whose lock is held, unless it is."""
         if live.ended.is_set():
@@ -253,13 +214,11 @@ class Jobs:
                 live.number, standing, progress=live.progress, output=output, result=result
             )
         except BaseException:
-            live.write_anew()
-            self._dirty.add(live)
+            self.output.write_anew([live])
             raise
         del self._live[live.number]
-        self._dirty.discard(live)
         self.capacity.give(_counted_by(live.kept))
-        self.held_bytes -= live.held
+        self.output.leave(live)
         self.settlements[live.kept.state] += 1
         live.ended.set()
         live.moved.ring()
@@ -269,7 +228,7 @@ class Jobs:
     def _enter(self, live: LiveJob) -> None:
         self._live[live.number] = live
         self.capacity.take(_counted_by(live.kept))
-        self.held_bytes += live.held
+        self.output.enter(live)
 
     def _take_over(self, live: LiveJob, producer: Producer) -> None:
         if not producer.is_there:  # it went while this was being written

@@ -26,7 +26,7 @@ async def keep_deadlines(jobs: Jobs) -> None:
 
 async def keep_output(jobs: Jobs) -> None:
     """Write new output and progress, for ever."""
-    await _again_and_again(jobs.config.output.write_interval, jobs.write_output)
+    await _again_and_again(jobs.config.output.write_interval, jobs.output.keep)
 
 
 async def keep_retention(jobs: Jobs) -> None:

@@ -41,8 +41,8 @@ class JobCollector(Collector):
         yield ended
         there = sum(each.producer is not None for each in live)
         yield GaugeMetricFamily(PRODUCERS, "Jobs whose producers are there.", value=there)
-        yield CounterMetricFamily(OUTPUT_BYTES, "Bytes of output that came.", value=jobs.output_bytes)
+        yield CounterMetricFamily(OUTPUT_BYTES, "Bytes of output that came.", value=jobs.output.received)
         yield CounterMetricFamily(
-            DROPPED_BYTES, "Bytes of output of live jobs that were dropped for newer ones.", value=jobs.dropped_bytes
+            DROPPED_BYTES, "Bytes of output of live jobs that were dropped for newer ones.", value=jobs.output.dropped
         )
-        yield GaugeMetricFamily(HELD_BYTES, "Bytes of output of live jobs that are held.", value=jobs.held_bytes)
+        yield GaugeMetricFamily(HELD_BYTES, "Bytes of output of live jobs that are held.", value=jobs.output.held)

@@ -219,10 +219,10 @@ class Stream:
                 raise InvalidArgument.of_field(f"{path}.source", "must be one that the job was registered with")
             if chunk.offset + len(chunk.data) > MAX_OFFSET:
                 raise InvalidArgument.of_field(f"{path}.offset", f"must end below {MAX_OFFSET}")
-            self._jobs.write(live, chunk.source, chunk.offset, chunk.data)
+            self._jobs.output.write(live, chunk.source, chunk.offset, chunk.data)
             size += len(chunk.data)
         if word.progress is not None:
-            self._jobs.tell_progress(live, line_of(word.progress))
+            self._jobs.output.tell_progress(live, line_of(word.progress))
         return size
 
     async def _settle(self, live: LiveJob, first: Settled, words: AsyncIterator[ProducerWord]) -> None:

@@ -248,7 +248,7 @@ async def test_what_a_stream_says_after_its_end_is_not_heard() -> None:
         producing.write(b"late")
         producing.stream.end(Aborted())
         assert isinstance(await producing.failure(), Aborted)
-        assert jobs.output_bytes == 0
+        assert jobs.output.received == 0
 
 
 async def test_a_stream_that_breaks_while_it_takes_a_job_over_leaves_it_where_it_is() -> None:
@@ -286,12 +286,12 @@ async def test_output_that_could_not_be_written_is_written_with_the_next() -> No
         producing.write(b"first, ")
         producing.say(Output(progress="half"))
         await until(lambda: jobs.all_live[0].progress == "half", "all is taken")
-        await jobs.write_output()
+        await jobs.output.keep()
         assert await store.output(1, "out") == []
         store.fails = False
         producing.write(b"second", 7)
-        await until(lambda: jobs.output_bytes == 13, "all is taken")
-        await jobs.write_output()
+        await until(lambda: jobs.output.received == 13, "all is taken")
+        await jobs.output.keep()
         assert b"".join(piece.data for piece in await store.output(1, "out")) == b"first, second"
         assert (await kept(jobs, "test-1")).progress == "half"
 
@@ -304,8 +304,8 @@ async def test_little_writes_do_not_pile_up_in_the_store() -> None:
         most = 0
         for number in range(200):
             producing.write(b"x", number)
-            await until(lambda: jobs.output_bytes == number + 1, "it is taken")  # noqa: B023
-            await jobs.write_output()
+            await until(lambda: jobs.output.received == number + 1, "it is taken")  # noqa: B023
+            await jobs.output.keep()
             most = max(most, len(await jobs.store.output(1, "out")))
         assert most <= 65
         assert b"".join(piece.data for piece in await jobs.store.output(1, "out")) == b"x" * 200
@@ -320,13 +320,13 @@ async def test_all_jobs_together_hold_a_bounded_number_of_bytes() -> None:
             producing = Producing(jobs)
             await producing.register(f"r{number}")
             producing.write(b"x" * 1000)
-            await until(lambda: jobs.output_bytes == 1000 * (number + 1), "output is taken")  # noqa: B023
+            await until(lambda: jobs.output.received == 1000 * (number + 1), "output is taken")  # noqa: B023
             producers.append(producing)
-        assert jobs.held_bytes == 3 * 1000 + 17 * 100
-        assert jobs.held_bytes == sum(live.held for live in jobs.all_live)
+        assert jobs.output.held == 3 * 1000 + 17 * 100
+        assert jobs.output.held == sum(live.held for live in jobs.all_live)
         for producing in producers:
             await producing.settle()
-        assert jobs.held_bytes == 0
+        assert jobs.output.held == 0
 
 
 @pytest.mark.contract("C38", "F3")
@@ -378,7 +378,7 @@ async def test_a_restart_gives_every_job_the_grace_again() -> None:
         producing = Producing(jobs)
         job = await producing.register()
         producing.write(b"kept")
-        await until(lambda: jobs.output_bytes == 4, "output is there")
+        await until(lambda: jobs.output.received == 4, "output is there")
     clock.advance(3600)
     async with jobs_in(store, clock, producers={"grace": 60}) as jobs:
         clock.advance(59)
@@ -658,8 +658,8 @@ async def test_credit_comes_as_output_is_taken_whoever_reads() -> None:
                 credit += (await producing.heard(Credit)).count
             producing.write(b"x" * 65_536, sent)
             sent, credit = sent + 65_536, credit - 65_536
-        await until(lambda: jobs.output_bytes == sent, "all is taken")
-        assert jobs.dropped_bytes == sent - jobs.config.output.live_bytes
+        await until(lambda: jobs.output.received == sent, "all is taken")
+        assert jobs.output.dropped == sent - jobs.config.output.live_bytes
 
 
 @pytest.mark.parametrize(
