@@ -1,4 +1,4 @@
-"""Measures the mesh: `python -m bench [--steps N] [--rounds N] [--long N] [--cancel N] [--json]`.
+"""Measures the mesh: `python -m bench [--steps N] [--rounds N] [--long N] [--cancel N] [--no-take-over] [--json]`.
 
 Client, coordinator and node each run as processes of their own on this machine. Each round measures the raw echo and
 the mesh in turn; the ratio is taken round by round, so a machine that is slower for a while spoils neither. What the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 
@@ -17,7 +18,8 @@ from bench.echo import call_seconds, calls_per_second, echo_server
 from bench.long_run import measure_long_run
 from bench.meshes import HINT, warm_mesh
 from bench.processes import Processes, microseconds_a_step
-from bench.work import PAYLOAD, fan_out, ignore, single_steps
+from bench.take_over import seconds_to_take_over
+from bench.work import PAYLOAD, fan_out, fan_out_resumably, ignore, single_steps
 from fanfold import Mesh
 from fanfold.rpc.loop import run
 
@@ -33,9 +35,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="times that fan-outs and steps are measured (default 3)")
     parser.add_argument("--long", type=int, default=100_000, help="steps of the long run, 0 for none (default 100000)")
     parser.add_argument("--cancel", type=int, default=200, help="processes to cancel, 0 for none (default 200)")
+    parser.add_argument("--no-take-over", action="store_true", help="leave coordinators where they are")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
-    figures = run(measure(arguments.steps, arguments.rounds, arguments.long, arguments.cancel))
+    figures = run(measure(arguments))
     if arguments.json:
         print(json.dumps(figures, indent=2))
     else:
@@ -43,9 +46,10 @@ def main() -> int:
     return 0
 
 
-async def measure(steps: int, rounds: int, long: int, cancel: int) -> Figures:
-    """All figures, one value a round; the long run and the cancelling are done once, each in a mesh of its own."""
+async def measure(arguments: argparse.Namespace) -> Figures:
+    """All figures, one value a round; what comes after fan-outs and steps is done once, each in a mesh of its own."""
     figures: Figures = {}
+    rounds, long, cancel = arguments.rounds, arguments.long, arguments.cancel
 
     def add(values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -54,7 +58,7 @@ async def measure(steps: int, rounds: int, long: int, cancel: int) -> Figures:
     async with echo_server() as echo, warm_mesh() as mesh:
         for number in range(rounds):
             print(f"round {number + 1} of {rounds} ...", file=sys.stderr)
-            add(await measure_round(echo, mesh, steps))
+            add(await measure_round(echo, mesh, arguments.steps))
     if long:
         print(f"a run of {long:,} steps ...", file=sys.stderr)
         async with warm_mesh() as mesh:
@@ -63,6 +67,10 @@ async def measure(steps: int, rounds: int, long: int, cancel: int) -> Figures:
         print(f"{cancel:,} processes to cancel ...", file=sys.stderr)
         async with warm_mesh() as mesh:
             add({f"cancel of {cancel:,} processes s": await seconds_to_cancel(mesh, cancel)})
+    if not arguments.no_take_over:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            print(f"a coordinator that goes by {how.name} ...", file=sys.stderr)
+            add({f"take-over after {how.name} s": await seconds_to_take_over(how)})
     return figures
 
 
@@ -75,6 +83,9 @@ async def measure_round(echo: str, mesh: Mesh, steps: int) -> dict[str, float]:
     before = processes.seconds()
     told = await fan_out(mesh, steps, ignore)
     costs = microseconds_a_step(before, processes.seconds(), steps)
+    before = processes.seconds()
+    resumable = await fan_out_resumably(mesh, steps, ignore)
+    resumable_costs = microseconds_a_step(before, processes.seconds(), steps)
     raw_seconds = statistics.median(await call_seconds(echo, payload, calls=500))
     step_seconds = statistics.median(await single_steps(mesh, 300))
     return {
@@ -83,8 +94,11 @@ async def measure_round(echo: str, mesh: Mesh, steps: int) -> dict[str, float]:
         "fan-out with events steps/s": told,
         "fan-out ratio": quiet / raw,
         "fan-out with events ratio": told / raw,
+        "resumable steps/s": resumable,
+        "resumable ratio": resumable / raw,
         **{f"{role} us a step": cost for role, cost in costs.items()},
         "all us a step": sum(costs.values()),
+        "all us a resumable step": sum(resumable_costs.values()),
         "echo ms": raw_seconds * 1000,
         "one step ms": step_seconds * 1000,
         "one step ratio": step_seconds / raw_seconds,

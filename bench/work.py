@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from fanfold import Mesh
 from fanfold.model.step import StepEvent
+from fanfold.sdk.parallel import ParallelRun
 
 PAYLOAD = "x" * 300
 
@@ -21,6 +23,19 @@ def step(task_id: str) -> dict[str, Any]:
 
 async def fan_out(mesh: Mesh, steps: int, hear: Hear | None = None) -> float:
     """Steps a second of one fan-out of no-op steps; with `hear` the client is told of all starts and ends."""
+    return await _steps_a_second(mesh.parallel, steps, hear)
+
+
+async def fan_out_resumably(mesh: Mesh, steps: int, hear: Hear | None = None) -> float:
+    """As `fan_out`, with every event durable before it is told."""
+
+    def run(specs: list[dict[str, Any]], *, on_event: Hear | None) -> ParallelRun:
+        return mesh.parallel_resumable(specs, f"bench-{uuid.uuid4().hex}", on_event=on_event)
+
+    return await _steps_a_second(run, steps, hear)
+
+
+async def _steps_a_second(run: Callable[..., ParallelRun], steps: int, hear: Hear | None) -> float:
     specs = [step(str(number)) for number in range(steps)]
     heard = 0
 
@@ -31,7 +46,7 @@ async def fan_out(mesh: Mesh, steps: int, hear: Hear | None = None) -> float:
             hear(event)
 
     began = time.perf_counter()
-    result = await mesh.parallel(specs, on_event=None if hear is None else count)
+    result = await run(specs, on_event=None if hear is None else count)
     seconds = time.perf_counter() - began
     if not all(outcome.success and outcome.output == PAYLOAD for outcome in result) or len(result) != steps:
         raise RuntimeError("some step did not do what it was to do; these figures would be worth nothing")

@@ -76,23 +76,24 @@ class Child:
         """Wait until no process of it is left that was one of the service's own; at most `within` seconds."""
         await asyncio.wait([self.ended, *([self._copying] if self._copying else [])], timeout=within)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
     async def stop(self, within: float) -> None:
         """Ask it to drain, and wait until it has ended; after `within` seconds it is killed."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         await asyncio.wait([self.ended], timeout=within)
         await self.kill()
 
     async def kill(self) -> None:
         """Kill it, and wait until it has ended."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         await asyncio.wait([self.ended])
         if self._copying is not None:
             self._copying.cancel()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
 
     async def _copy(self, stdout: asyncio.StreamReader) -> None:
         """Keep whatever else it prints, so that it never waits for us to read it."""
