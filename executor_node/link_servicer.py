@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from google.protobuf.message import Message
 
@@ -13,12 +14,13 @@ from executor_node.links import Links
 from fanfold.background import background
 from fanfold.errors import DeadlineExceeded, FanfoldError, InvalidArgument
 from fanfold.model.node import Node, NodeStatus
-from fanfold.model.step import AgentStepSpec
+from fanfold.model.step import AgentStepSpec, StepEnded
 from fanfold.model.validation import parse_spec
 from fanfold.parts import LINK_TEXT_BYTES, LINK_WHOLE_BYTES, LargeTexts, Piece
 from fanfold.ports import ExecutionStart, Rejection, RunAdopted
 from fanfold.v1 import executor_node_pb2 as pb
-from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS, batches
+from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS, batches, encoded_batches
+from fanfold.wire.encoded import update_to_bytes
 from fanfold.wire.link import adopted_into, rejection_into, start_from_proto
 from fanfold.wire.node import node_to_proto, status_to_proto
 from fanfold.wire.parts import follows_from_proto, follows_into, piece_from_proto, piece_to_proto, within
@@ -29,6 +31,8 @@ MAX_LEASE_SECONDS = 3600.0
 
 HELLO_WAIT = 10.0
 """Seconds that a coordinator may take to say who it is."""
+
+_FRAME: dict[str, int] = {"max_bytes": MAX_FRAME_BYTES, "max_elements": MAX_FRAME_ELEMENTS}
 
 STATUS_INTERVAL = 1.0
 """Seconds between two words on how the node fares."""
@@ -168,6 +172,28 @@ def _responses(words: Sequence[Word], link: CoordinatorLink) -> Iterator[pb.Link
 
 
 def _update_responses(updates: Sequence[Update], link: CoordinatorLink) -> Iterator[pb.LinkResponse]:
+    for are_small, some in groupby(updates, _is_small):
+        if are_small:
+            yield from encoded_batches(map(_encoded, some), "updates", pb.LinkResponse, **_FRAME)
+        else:
+            yield from _other_updates(some, link)
+
+
+def _is_small(update: Update) -> bool:
+    """Whether it is an event that certainly has no text that is to be lifted out of it."""
+    event = update[1]
+    if isinstance(event, StepEnded):
+        return event.outcome.structured is None and len(event.outcome.output) * 4 <= LINK_TEXT_BYTES
+    return not isinstance(event, Rejection)
+
+
+def _encoded(update: Update) -> bytes:
+    execution_id, event = update
+    assert not isinstance(event, Rejection), "it is an event"
+    return update_to_bytes(execution_id, event)
+
+
+def _other_updates(updates: Iterable[Update], link: CoordinatorLink) -> Iterator[pb.LinkResponse]:
     large = LargeTexts(LINK_TEXT_BYTES) if link.takes_parts else None
 
     def add(update: Update, response: pb.LinkResponse) -> Message:
@@ -183,4 +209,4 @@ def _update_responses(updates: Sequence[Update], link: CoordinatorLink) -> Itera
             link.send_texts(message.execution_id, texts)
         return message
 
-    return batches(updates, pb.LinkResponse, add, max_bytes=MAX_FRAME_BYTES, max_elements=MAX_FRAME_ELEMENTS)
+    return batches(updates, pb.LinkResponse, add, **_FRAME)

@@ -24,9 +24,9 @@ from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeStub
 from fanfold.wire.batches import MAX_FRAME_BYTES, MAX_FRAME_ELEMENTS
+from fanfold.wire.encoded import relayed_event_from_proto
 from fanfold.wire.link import adopted_from_proto, rejection_from_proto
 from fanfold.wire.node import node_from_proto, status_from_proto
-from fanfold.wire.step import relayed_event_from_proto
 from fanfold.wire.time import set_duration
 
 _RENEWALS_A_LEASE = 5

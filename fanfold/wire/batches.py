@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from fanfold.wire.splice import holes_for, length
+from fanfold.wire.splice import holes_for, sized
 
 MAX_BATCH_BYTES = 512 * 1024
 """A message takes no further element after this; the largest single element comes on top. Clients that are not ours
@@ -49,13 +49,20 @@ def batches(
         yield batch
 
 
-def encoded_batches(elements: Iterable[bytes], field: str, batch: type[Batch]) -> Iterator[Batch]:
+def encoded_batches(
+    elements: Iterable[bytes],
+    field: str,
+    batch: type[Batch],
+    *,
+    max_bytes: int = MAX_BATCH_BYTES,
+    max_elements: int = MAX_BATCH_ELEMENTS,
+) -> Iterator[Batch]:
     """Messages with all elements, which are encoded, in order in their repeated field `field`; none for no elements."""
     hole, parts, size = holes_for(batch, field), list[bytes](), 0
     for element in elements:
-        parts.append(hole % (length(len(element)), element))
+        parts.append(hole % sized(element))
         size += len(element)
-        if size >= MAX_BATCH_BYTES or len(parts) >= MAX_BATCH_ELEMENTS:
+        if size >= max_bytes or len(parts) >= max_elements:
             yield batch.FromString(b"".join(parts))
             parts, size = [], 0
     if parts:

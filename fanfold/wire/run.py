@@ -25,10 +25,10 @@ from fanfold.model.run import (
 )
 from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
+from fanfold.wire.encoded import event_to_bytes as step_event_to_bytes
 from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_proto, result_to_proto
-from fanfold.wire.splice import holes_for, length, varint
+from fanfold.wire.splice import holes_for, sized, varint
 from fanfold.wire.step import event_from_proto, event_to_proto
-from fanfold.wire.step import event_to_bytes as step_event_to_bytes
 from fanfold.wire.time import set_timestamp, time_from_proto, time_to_bytes
 
 _KIND_TO_PROTO = {kind: pb.RunKind.Value(f"RUN_KIND_{kind.name}") for kind in RunKind}
@@ -132,11 +132,10 @@ def event_to_bytes(event: RunEvent) -> bytes:
 
 def _step_event_to_bytes(told: RunStepEvent) -> bytes:
     """Put together, and not set field by field: a run tells two of them for each step."""
-    event, time = step_event_to_bytes(told.event), time_to_bytes(told.time)
-    step = _STEP % (varint(told.index), length(len(event)), event)
+    step = _STEP % (varint(told.index), *sized(step_event_to_bytes(told.event)))
     if told.stage or told.recalled or told.label or told.budget_spent is not None:
         step += _about_step(told, pb.RunStepEvent()).SerializeToString()
-    return _EVENT % (varint(told.sequence), length(len(time)), time, length(len(step)), step)
+    return _EVENT % (varint(told.sequence), *sized(time_to_bytes(told.time)), *sized(step))
 
 
 def event_from_bytes(data: bytes) -> RunEvent | None:

@@ -49,3 +49,8 @@ def varint(number: int) -> bytes:
 
 length = lru_cache(maxsize=4096)(varint)
 """The same for lengths, which are much alike for all steps of a run."""
+
+
+def sized(data: bytes) -> tuple[bytes, bytes]:
+    """What goes into the two holes of a text or a message."""
+    return length(len(data)), data

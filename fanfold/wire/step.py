@@ -31,8 +31,7 @@ from fanfold.model.step import (
 )
 from fanfold.parts import LargeTexts, TextField
 from fanfold.v1 import step_pb2 as pb
-from fanfold.wire.splice import holes_for, length
-from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto, time_to_bytes
+from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto
 from fanfold.wire.unknown import has_unknown, unknown_of
 
 MAX_JSON_DEPTH = 64
@@ -41,9 +40,6 @@ STRUCTURED_PATH = "outcome.structured_json"
 
 _CODE_TO_PROTO = {code: pb.FailureCode.Value(f"FAILURE_CODE_{code.value}") for code in FailureCode}
 _CODE_FROM_PROTO = {number: code for code, number in _CODE_TO_PROTO.items()}
-
-_STARTED = holes_for(pb.StepStarted, "session_id", "node")
-_STARTED_EVENT = holes_for(pb.StepEvent, "task_id", "time", "started")
 
 
 def spec_to_proto(
@@ -255,29 +251,6 @@ def event_to_proto(
     else:
         _progress_to_proto(event.progress, message.progress)
     return message
-
-
-def event_to_bytes(event: StepEvent) -> bytes:
-    """The event in encoded form: as it came in, if it did so to be passed on."""
-    if isinstance(event, StepEnded) and event.outcome.encoded_end:
-        return event.outcome.encoded_end
-    if isinstance(event, StepStarted):
-        task_id, session_id, node = event.task_id.encode(), event.session_id.encode(), event.node.encode()
-        time, started = (
-            time_to_bytes(event.time),
-            _STARTED % (length(len(session_id)), session_id, length(len(node)), node),
-        )
-        sizes = length(len(task_id)), length(len(time)), length(len(started))
-        return _STARTED_EVENT % (sizes[0], task_id, sizes[1], time, sizes[2], started)
-    return event_to_proto(event).SerializeToString()
-
-
-def relayed_event_from_proto(message: pb.StepEvent) -> StepEvent | None:
-    """As `event_from_proto`, of an event that is to be passed on: an end can be so without being encoded again."""
-    event = event_from_proto(message)
-    if isinstance(event, StepEnded) and (event.task_id, event.time) == (event.outcome.task_id, event.outcome.ended_at):
-        event.outcome.came_in(message.SerializeToString())
-    return event
 
 
 def event_from_proto(message: pb.StepEvent) -> StepEvent | None:

@@ -24,8 +24,9 @@ from fanfold.model.run import (
 )
 from fanfold.model.step import StepEnded, StepOutcome, StepProgressed, StepStarted, TextWritten
 from fanfold.v1 import run_pb2, step_pb2
+from fanfold.wire.encoded import relayed_event_from_proto
 from fanfold.wire.run import event_from_bytes, event_into, event_to_bytes
-from fanfold.wire.step import event_to_proto, relayed_event_from_proto
+from fanfold.wire.step import event_to_proto
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
 BUDGET = Budget(limit=1_000, spent=400, refused_steps=2)
