@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fanfold.errors import Aborted, Unavailable
 from fanfold.model.principal import covers
@@ -79,8 +79,7 @@ class KeptRun:
     """Why it is to be cancelled, if somebody asked for that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One kept event, encoded. `outcomes_only` says whether those who want only outcomes are told it too."""
 
     sequence: int
@@ -88,8 +87,7 @@ class Entry:
     outcomes_only: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One successful step of a workflow. `data` is the encoded event of its end."""
 
     key: str

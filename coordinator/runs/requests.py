@@ -17,7 +17,6 @@ from coordinator.runs.pipelines import PipelineRequest, PipelineWork
 from coordinator.runs.questions import Questions
 from coordinator.runs.work import CannotGoOn, ParallelWork, Work
 from coordinator.scope import Scope
-from fanfold.model.checkpoint import fingerprint
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
 from fanfold.model.step import AgentStepSpec
 from fanfold.wire.request import specs_from_bytes, specs_to_bytes
@@ -36,11 +35,19 @@ async def new_fan_out(opening: Opening, specs: Sequence[AgentStepSpec]) -> NewRu
     for first in range(0, len(specs), _CHUNK):
         chunk = specs[first : first + _CHUNK]
         for spec in chunk:
-            digest.update(f"/{len(spec.task_id)}/{spec.task_id}/{fingerprint(spec)}".encode())
+            digest.update(_words_of(spec))
         parts.append(specs_to_bytes(chunk))
         await asyncio.sleep(0)
     run = _run_of(opening, RunKind.PARALLEL, len(specs))
     return NewRun(run=run, request_id=opening.request_id, request_digest=digest.hexdigest(), request=b"".join(parts))
+
+
+def _words_of(spec: AgentStepSpec) -> bytes:
+    """What tells a step from others: its task id, and what its fingerprint is of, which costs more to take."""
+    schema = "" if spec.output_schema is None else json.dumps(spec.output_schema, sort_keys=True)
+    texts = (spec.task_id, spec.agent, spec.prompt, schema)
+    sizes = ".".join(str(len(text)) for text in texts)
+    return f"/{sizes}.{spec.max_steps}/{spec.task_id}{spec.agent}{spec.prompt}{schema}".encode("utf-8", "surrogatepass")
 
 
 def new_pipeline(opening: Opening, request: PipelineRequest) -> NewRun:

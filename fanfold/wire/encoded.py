@@ -6,13 +6,23 @@ else there may be is set field by field, in `step` and `run`.
 
 from __future__ import annotations
 
-from fanfold.model.step import NO_USAGE, StepEnded, StepEvent, StepOutcome, StepStarted
+from fanfold.model.step import (
+    DEFAULT_MAX_STEPS,
+    DEFAULT_POLICY,
+    NO_USAGE,
+    AgentStepSpec,
+    StepEnded,
+    StepEvent,
+    StepOutcome,
+    StepStarted,
+)
 from fanfold.v1 import executor_node_pb2 as node_pb
 from fanfold.v1 import step_pb2 as pb
 from fanfold.wire.splice import holes_for, sized, varint
-from fanfold.wire.step import event_from_proto, event_to_proto, outcome_to_proto
+from fanfold.wire.step import event_from_proto, event_to_proto, outcome_to_proto, spec_to_proto
 from fanfold.wire.time import time_to_bytes
 
+_SPEC = holes_for(pb.AgentStepSpec, "task_id", "agent", "description", "prompt")
 _STARTED = holes_for(pb.StepStarted, "session_id", "node")
 _STARTED_EVENT = holes_for(pb.StepEvent, "task_id", "time", "started")
 _ENDED = holes_for(pb.StepEnded, "outcome")
@@ -20,6 +30,24 @@ _ENDED_EVENT = holes_for(pb.StepEvent, "task_id", "time", "ended")
 _OUTCOME_TEXTS = holes_for(pb.StepOutcome, "task_id", "session_id", "agent", "output", "node")
 _OUTCOME_REST = holes_for(pb.StepOutcome, "success", "attempts", "started_at", "ended_at")
 _UPDATE = holes_for(node_pb.ExecutionUpdate, "execution_id", "event")
+
+
+def spec_to_bytes(spec: AgentStepSpec) -> bytes:
+    """An encoded AgentStepSpec."""
+    if (
+        spec.max_steps != DEFAULT_MAX_STEPS
+        or spec.parent_session_id
+        or spec.output_schema is not None
+        or spec.policy is not DEFAULT_POLICY
+        or spec.unknown_fields
+    ):
+        return spec_to_proto(spec).SerializeToString()
+    return _SPEC % (
+        *sized(spec.task_id.encode()),
+        *sized(spec.agent.encode()),
+        *sized(spec.description.encode()),
+        *sized(spec.prompt.encode()),
+    )
 
 
 def outcome_to_bytes(outcome: StepOutcome) -> bytes:

@@ -10,18 +10,19 @@ from fanfold.parts import LargeTexts
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import step_pb2
 from fanfold.wire.ahead import batches_with_parts
+from fanfold.wire.encoded import spec_to_bytes
+from fanfold.wire.splice import holes_for, sized
 from fanfold.wire.step import spec_from_proto, spec_to_proto
 from fanfold.wire.unknown import has_unknown
+
+_STEP = holes_for(pb.StepBatch, "steps")
 
 _Request = TypeVar("_Request", pb.RunRequest, pb.StartRunRequest)
 
 
 def specs_to_bytes(specs: Sequence[AgentStepSpec]) -> bytes:
     """Steps as bytes; what several calls give, one after the other, is the same as what one call gives for all."""
-    batch = pb.StepBatch()
-    for spec in specs:
-        spec_to_proto(spec, batch.steps.add())
-    return batch.SerializeToString()
+    return b"".join(_STEP % sized(spec_to_bytes(spec)) for spec in specs)
 
 
 def run_requests(opening: pb.RunOpen, specs: Sequence[AgentStepSpec]) -> Iterator[pb.RunRequest]:
