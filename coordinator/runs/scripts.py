@@ -209,6 +209,8 @@ class AttachedScript(AttachedRun):
                 self._task = tasks.create_task(self._session(executor, self._process).carry_out())
                 if self._cancel_reason is not None:
                     self._task.cancel()
+            if self._ended is None:  # it was cancelled before its first line
+                self.settled(ScriptResult(stop_reason=StopReason.CANCELLED))
         finally:
             self._gone.set()
 

@@ -86,6 +86,7 @@ class Heard:
     results: list[ScriptResult] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     calls: int = 0
+    pid: int = 0
 
     def made(self, calls: int) -> None:
         self.calls = calls
@@ -163,6 +164,7 @@ async def begun(
             budget=tokens,
         )
         process = await engine.start(start_of(source, args=args, budget=budget))
+        heard.pid = process.pid
         task = asyncio.create_task(ScriptSession(process, setting, heard).carry_out())
         try:
             yield task, heard
