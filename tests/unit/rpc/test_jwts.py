@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import hypothesis
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import strategies as st
+from jwt.algorithms import get_default_algorithms
 from structlog.testing import capture_logs
 
 from fanfold.errors import InvalidArgument, Unauthenticated
 from fanfold.model.principal import Principal, Role
+from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.jwts import Issuers
+from fanfold.rpc.auth.settings import AuthSettings
 from support.doors import Door, door
 from support.issuers import AUDIENCE, ISSUER, TestIssuer
 from unit.rpc.rpc_fakes import error_of, until
@@ -281,3 +289,48 @@ async def test_a_token_is_verified_once_until_it_expires(tmp_path: Path, monkeyp
         assert verified == 1
         time.sleep(2.1)
         assert await is_refused(at, token)
+
+
+CLAIMS = ("iss", "aud", "sub", "sid", "exp", "nbf", "iat", "roles", "jti", "crit", "realm_access")
+HEADERS = ("alg", "kid", "typ", "crit", "b64", "cty", "jwk", "x5u")
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from([AUDIENCE, ISSUER]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.contract("C41")
+async def test_a_token_with_whatever_claims_and_headers_is_believed_or_not_and_nothing_else(tmp_path: Path) -> None:
+    issuer = TestIssuer()
+    settings = AuthSettings.model_validate(trusting(file_of(issuer, tmp_path), roles_claim="realm_access.roles")).jwt
+    loop = asyncio.get_running_loop()
+
+    async with Issuers(settings) as issuers:
+
+        @hypothesis.settings(max_examples=400, deadline=None, database=None)
+        @hypothesis.given(
+            claims=st.dictionaries(st.sampled_from(CLAIMS), JSON),
+            headers=st.dictionaries(st.sampled_from(HEADERS), JSON),
+        )
+        def check(claims: dict[str, Any], headers: dict[str, Any]) -> None:
+            token = signed(issuer, claims, headers)
+            asked = asyncio.run_coroutine_threadsafe(issuers.principal_of(token), loop)
+            with suppress(NotBelieved):
+                assert asked.result(10).name
+
+        await asyncio.to_thread(check)
+
+
+def signed(issuer: TestIssuer, claims: dict[str, Any], headers: dict[str, Any]) -> str:
+    """A token with a good signature, made without a library, which would refuse such claims."""
+    key_id, key = next(iter(issuer.keys.items()))
+    all_claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 60, **claims}
+    parts = [_coded(json.dumps(part).encode()) for part in ({"alg": "ES256", "kid": key_id, **headers}, all_claims)]
+    text = ".".join(parts)
+    return f"{text}.{_coded(get_default_algorithms()['ES256'].sign(text.encode(), key))}"
