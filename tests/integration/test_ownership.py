@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from fanfold import Mesh
-from fanfold.errors import Aborted, FanfoldError, NotFound, PermissionDenied
+from fanfold.errors import Aborted, FanfoldError, InvalidArgument, NotFound, PermissionDenied
 from fanfold.model.job import JobState
 from fanfold.model.run import Run, RunStarted, RunState
 from fanfold.rpc.auth.acting import ON_BEHALF_OF
@@ -82,10 +82,11 @@ async def test_a_run_is_there_for_its_owner_and_those_who_see_all_and_for_nobody
         up.mesh("bob") as bob,
         up.mesh("watcher") as watcher,
         up.mesh("boss") as boss,
+        up.mesh("auditor") as auditor,
         running(alice, workflow_id=workflow_id) as run,
     ):
         assert run.owner == "alice"
-        for mesh in (alice, watcher, boss):
+        for mesh in (alice, watcher, boss, auditor):
             assert [each.run_id for each in await mesh.runs()] == [run.run_id]
             assert (await mesh.run(run.run_id)).owner == "alice"
 
@@ -94,7 +95,9 @@ async def test_a_run_is_there_for_its_owner_and_those_who_see_all_and_for_nobody
         for call in (bob.run(run.run_id), bob.cancel(run.run_id), watched(bob, run.run_id)):
             error = await refused(call)
             assert (type(error), error.message, error.reason) == (NotFound, missing.message, missing.reason)
-        assert isinstance(await refused(watcher.cancel(run.run_id)), PermissionDenied)
+        for mesh, reason in ((watcher, "ROLE_REQUIRED"), (auditor, "NOT_OWNER")):
+            error = await refused(mesh.cancel(run.run_id))
+            assert (type(error), error.reason) == (PermissionDenied, reason)
         assert (await alice.run(run.run_id)).state is RunState.RUNNING
 
         await boss.cancel(run.run_id, "not today")
@@ -191,22 +194,33 @@ async def test_a_node_takes_steps_of_coordinators_and_of_callers_only_where_it_i
         folder.mkdir()
         async with secured_mesh(folder, node=node) as up:
             for name in ("alice", "c2", "watcher"):
-                error = await _execute_at(up, name)
                 is_let_in = name == "c2" or (name == "alice" and bool(node))
-                assert (error is None) == is_let_in, (name, error)
+                if is_let_in:
+                    assert await executed_at(up, name) == "p"
+                else:
+                    assert isinstance(await refused(executed_at(up, name)), PermissionDenied)
 
 
-async def _execute_at(up: SecuredMesh, name: str) -> FanfoldError | None:
-    request = executor_node_pb2.ExecutorNodeExecuteStepRequest(
-        step=step_pb2.AgentStepSpec(task_id="t", agent="noop", description="d", prompt="p")
-    )
+async def test_a_callers_request_ids_at_a_node_are_its_own(tmp_path: Path) -> None:
+    async with secured_mesh(tmp_path, node={"direct_callers": True}) as up:
+        assert await executed_at(up, "alice", "hers", request_id="q") == "hers"
+        assert await executed_at(up, "bob", "his", request_id="q") == "his"
+        assert await executed_at(up, "alice", "hers", request_id="q") == "hers"
+        assert isinstance(await refused(executed_at(up, "alice", "another", request_id="q")), InvalidArgument)
+
+
+async def executed_at(up: SecuredMesh, name: str, prompt: str = "p", request_id: str = "") -> str:
+    """What comes of a step that somebody has the node run directly."""
+    step = step_pb2.AgentStepSpec(task_id="t", agent="noop", description="d", prompt=prompt)
+    request = executor_node_pb2.ExecutorNodeExecuteStepRequest(step=step, request_id=request_id)
+    output = ""
     async with open_channel(up.node.address, credentials=up.keyring.credentials(name)) as channel:
         try:
-            async for _ in ExecutorNodeStub(channel).ExecuteStep(request):
-                pass
+            async for response in ExecutorNodeStub(channel).ExecuteStep(request):
+                output = response.events[-1].ended.outcome.output or output
         except grpc.aio.AioRpcError as error:
-            return from_rpc_error(error)
-    return None
+            raise from_rpc_error(error) from None
+    return output
 
 
 @pytest.mark.contract("C31", "C33")

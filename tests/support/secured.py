@@ -19,16 +19,17 @@ from support.authority import Authority, Pair
 from support.mesh import coordinator_alone, node_config, until_ready
 from support.registries import registry_alone
 
-PRINCIPALS = {
-    "alice": Role.CALLER,
-    "alice/session-7": Role.CALLER,
-    "bob": Role.CALLER,
-    "boss": Role.OPERATOR,
-    "watcher": Role.OBSERVER,
-    "c1": Role.COORDINATOR,
-    "c2": Role.COORDINATOR,
-    "n1": Role.NODE,
-    "p1": Role.PRODUCER,
+PRINCIPALS: dict[str, tuple[Role, ...]] = {
+    "alice": (Role.CALLER,),
+    "alice/session-7": (Role.CALLER,),
+    "bob": (Role.CALLER,),
+    "boss": (Role.OPERATOR,),
+    "watcher": (Role.OBSERVER,),
+    "auditor": (Role.CALLER, Role.OBSERVER),
+    "c1": (Role.COORDINATOR,),
+    "c2": (Role.COORDINATOR,),
+    "n1": (Role.NODE,),
+    "p1": (Role.PRODUCER,),
 }
 """Who is known, and what each may do."""
 
@@ -43,7 +44,7 @@ class Keyring:
         self._folder = folder
         self._server = self.authority.pair("server")
         self._tokens = {
-            name: create_token(self.tokens, name, frozenset({role}), None)[1] for name, role in PRINCIPALS.items()
+            name: create_token(self.tokens, name, frozenset(roles), None)[1] for name, roles in PRINCIPALS.items()
         }
 
     def credentials(self, principal: str) -> Credentials:
@@ -93,7 +94,7 @@ class CertifiedKeyring(Keyring):
     def settings(self, principal: str = "") -> dict[str, Any]:
         """A service's settings about security; it calls others as `principal`."""
         rules = [
-            {"match": f"spiffe://mesh/{name}", "principal": name, "roles": [role]} for name, role in PRINCIPALS.items()
+            {"match": f"spiffe://mesh/{name}", "principal": name, "roles": roles} for name, roles in PRINCIPALS.items()
         ]
         settings = super().settings()
         settings["auth"] = {"certificates": rules}
