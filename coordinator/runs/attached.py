@@ -81,6 +81,12 @@ class AttachedRun(ABC):
         """Wait until nothing of it runs."""
         await self._gone.wait()
 
+    def leave(self) -> None:
+        """Its caller's block is left, and nothing of it runs, whether it had begun or not."""
+        if self._ended is None:
+            self._ended = self._run(RunState.CANCELLED, datetime.now(UTC))
+        self._gone.set()
+
     def cancel(self, reason: str) -> None:
         """Have it cancelled, and its caller told so; the first reason is kept."""
         if self._cancel_reason is None:

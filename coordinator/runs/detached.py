@@ -15,7 +15,8 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun
+from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
+from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import Result, line_of
 from fanfold.backoff import full_jitter
@@ -32,7 +33,6 @@ MAX_LABEL = 128
 PROGRESS_SECONDS = 0.5
 """Least seconds between two progress lines."""
 
-RETRY_SECONDS = 0.25
 LONGEST_PAUSE = 5.0
 
 GIVEN_UP = "the job registry has given its job up"
@@ -84,6 +84,7 @@ class RunJob:
         self._production: Production | None = None
         self._attached = asyncio.Event()
         self._lines = 0
+        self._has_all_lines = False
         self._more_lines = asyncio.Event()
         self._stop_reason: str | None = None
         """Why the registry says that it is to stop."""
@@ -122,6 +123,8 @@ class RunJob:
                     raise
                 failures += 1
                 await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
+            except Aborted:  # it is another coordinator's by now
+                raise
             except FanfoldError as error:
                 self.refusal = error
                 raise
@@ -177,6 +180,9 @@ class RunJob:
         except Aborted:
             run.move(Fenced())
             return
+        except FanfoldError as error:  # the run goes on all the same
+            _log.warning("a job is not ours to produce", job_id=self.job_id, why=error.message)
+            return
         with suppress(JournalFailed):  # whoever takes the run over hears it from the registry
             await self._journal.ask_to_cancel(self._kept.run.run_id, reason)
         run.cancel(reason)
@@ -204,6 +210,8 @@ class RunJob:
             self._attachment.write(LOG, "".join(lines).encode())
             self._lines += len(lines)
             self._more_lines.set()
+        self._has_all_lines = True
+        self._more_lines.set()
 
     async def _tell_progress(self) -> None:
         told = None
@@ -223,7 +231,7 @@ class RunJob:
         if self._production is None:
             return reason
         ended = run.steps.succeeded + run.steps.failed
-        while self._lines < ended:
+        while self._lines < ended and not self._has_all_lines:
             self._more_lines.clear()
             await self._more_lines.wait()
         if run.state is RunState.CANCELLED:
@@ -231,17 +239,19 @@ class RunJob:
         self._attachment.tell_progress(progress_line(run.steps))
         try:
             await self._settle(_STATES[run.state], detail_of(run, reason), result)
-        except NotFound:
-            _log.warning("job given up", job_id=self.job_id, run_id=run.run_id)
         except Aborted:
             raise Fenced from None
+        except Unavailable:  # the journal, or this coordinator is about to stop
+            raise
+        except FanfoldError as error:  # as when the registry has given it up; the run ends all the same
+            _log.warning("a job cannot be settled", job_id=self.job_id, run_id=run.run_id, why=error.message)
         return reason
 
     async def _settle(self, state: JobState, detail: str, result: Result | None) -> None:
         if result is not None:
             try:
                 await self._attachment.settle(state, detail, await result.encoded())
-            except ResourceExhausted as error:
+            except (ResourceExhausted, PayloadGone) as error:
                 detail = f"{detail}; no result: {error.message}"
             else:
                 return
@@ -263,6 +273,8 @@ async def _next_of(reader: LiveReader) -> Sequence[bytes] | None:
     while True:
         try:
             return await reader.read() or None
+        except PayloadGone:
+            return None
         except JournalFailed:
             await asyncio.sleep(RETRY_SECONDS)
         except FanfoldError:

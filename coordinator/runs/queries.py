@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from coordinator.journal.journal import KeptRun, RunFilter
+from coordinator.runs.journaled import THE_REGISTRY
 from coordinator.runs.log import ends_run
 from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.runs import Runs
 from fanfold.errors import FailedPrecondition, NotFound, PermissionDenied
 from fanfold.model.principal import Principal
-from fanfold.model.run import EventDetail, Run
+from fanfold.model.run import EventDetail, Run, RunState
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -93,6 +94,8 @@ class RunQueries:
             return live.view()
         if kept.lease_left <= 0:
             return replace(kept.run, waiting_on="a coordinator to take it over")
+        if kept.run.state is RunState.PENDING and not kept.run.attached:
+            return replace(kept.run, waiting_on=THE_REGISTRY)
         return kept.run
 
 

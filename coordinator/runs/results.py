@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from coordinator.journal.journal import Journal
+from coordinator.journal.journal import Entry, Journal, JournalFailed, PayloadGone
+from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import page_of
 from fanfold.errors import ResourceExhausted
 from fanfold.model.run import Run, RunEvent, RunStepEvent
@@ -46,11 +48,12 @@ class Result:
 
         Raises:
             ResourceExhausted: it would be larger than MAX_RESULT_BYTES.
+            PayloadGone: an outcome is not kept any more.
         """
         outcomes = ["null"] * self._run.steps.total
         size, following = 0, 1
         while following <= self._last:
-            page = await page_of(self._journal, self._run.run_id, following)
+            page = await self._page(following)
             following = page[-1].sequence + 1
             for entry in page:
                 event = event_from_bytes(entry.data)
@@ -64,3 +67,13 @@ class Result:
         spent = self._run.budget
         budget = f', "budget": {json.dumps(asdict(spent))}' if spent is not None else ""
         return f'{{"outcomes": [{", ".join(outcomes)}]{budget}}}'.encode()
+
+    async def _page(self, first: int) -> Sequence[Entry]:
+        """Events from a number on, as soon as the journal can be read."""
+        while True:
+            try:
+                return await page_of(self._journal, self._run.run_id, first)
+            except PayloadGone:
+                raise
+            except JournalFailed:
+                await asyncio.sleep(RETRY_SECONDS)

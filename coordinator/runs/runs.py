@@ -176,6 +176,7 @@ class Runs:
             yield
         finally:
             del self.attached[run.run_id]
+            run.leave()
 
     @asynccontextmanager
     async def step(self, opening: Opening, spec: AgentStepSpec) -> AsyncIterator[Feed[StepEvent]]:

@@ -233,7 +233,7 @@ async def test_a_run_that_was_registered_and_then_lost_its_coordinator_is_the_sa
     await until(lambda: bool(jobs.jobs), "the job is registered")
     one.journal.is_cut = True  # its id is not in the run's row, and never will be by this coordinator
     two = await world.coordinator("two", jobs=jobs.of())
-    await until(lambda: any(True for _ in two.runs.holding), "the run is taken over")
+    await until(lambda: jobs.only.epoch == 2, "the run is taken over")
     run = await two.runs.start(detached(), specs("a"))
     assert run.job_id == "parallel-1"
     assert (await ended(two, run.run_id)).state is RunState.COMPLETED
