@@ -27,8 +27,8 @@ Nothing can prevent it: a process that wakes up runs before anybody can look at 
 node is frozen, and later than this, an execution beside another of its step is a fault.
 """
 
-HANDING_BACK = 0.5
-"""Seconds around the end of a drain in which what it stops was last alive.
+LAST_MOMENTS = 0.5
+"""Seconds around the end of a drain, or of leases, in which what is stopped then was last alive.
 
 An agent that has said that it ended may be stopped, too, before its process has exited; its step then runs again.
 """
@@ -75,6 +75,8 @@ class History:
     """From the end of a draining node's grace until the node was gone."""
     losses: Sequence[Span] = ()
     """When something befell a node or its wire."""
+    expiries: Sequence[Span] = ()
+    """When the leases of a coordinator ended that something befell."""
     takeovers: Sequence[float] = ()
     """When another coordinator took the run over."""
     budget: Budget | None = None
@@ -197,31 +199,34 @@ def forgotten_of(executions: Sequence[Execution], outcome: StepOutcome, history:
     """The executions of a step that nobody may have counted, because node and coordinator were lost together.
 
     The last of them was there when the run was taken over, and left nothing to its successor. One that had ended is
-    among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19).
+    among them only if its node, which keeps outcomes until they are recorded, was lost as well (C19), or stopped it in
+    its last moments.
     """
     ends = [execution.began for execution in executions[1:]]
     if not outcome.success:
         ends.append(inf)
     for number, (last, end) in reversed([*enumerate(zip(executions, ends, strict=False), start=1)]):
         is_taken_over = any(last.began < time < end for time in history.takeovers)
-        if is_taken_over and (not last.has_ended or _was_node_lost(last, end, history.losses)):
+        if is_taken_over and (not last.has_ended or _is_outcome_lost(last, end, history)):
             return executions[:number]
     return ()
 
 
-def _was_node_lost(execution: Execution, before: float, losses: Sequence[Span]) -> bool:
-    return any(
-        loss.subject == execution.node and loss.began < before and loss.ended > execution.last_alive for loss in losses
+def _is_outcome_lost(execution: Execution, before: float, history: History) -> bool:
+    was_node_lost = any(
+        loss.subject == execution.node and loss.began < before and loss.ended > execution.last_alive
+        for loss in history.losses
     )
+    return was_node_lost or any(_was_stopped_in(span, execution) for span in history.expiries)
 
 
 def _was_handed_back(execution: Execution, drains: Sequence[Span]) -> bool:
     """Whether a draining node may have stopped it, which costs no attempt (C43)."""
-    return any(
-        drain.subject == execution.node
-        and drain.began - HANDING_BACK <= execution.last_alive <= drain.ended + HANDING_BACK
-        for drain in drains
-    )
+    return any(drain.subject == execution.node and _was_stopped_in(drain, execution) for drain in drains)
+
+
+def _was_stopped_in(span: Span, execution: Execution) -> bool:
+    return span.began - LAST_MOMENTS <= execution.last_alive <= span.ended + LAST_MOMENTS
 
 
 def _complaints_about_overlap(executions: Sequence[Execution], freezes: Sequence[Span]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fanfold import Mesh
 from fanfold.background import background
-from faults.services import LEASES, Coordinator, JournalingCoordinator, Node, Service
+from faults.services import LEASES, LONG_LEASES, STOP_GRACE, Coordinator, JournalingCoordinator, Node, Service
 from faults.store import Store
 from faults.subjects import Family, Kind, Span, Subject
 from faults.wires import Wire, wired
@@ -66,6 +66,17 @@ class StormyMesh:
         for wire in self.wires:
             found += [replace(span, subject=wire.service) for span in wire.suffered]
         return found
+
+    @property
+    def expiries(self) -> list[Span]:
+        """When the leases of what a coordinator has on nodes may have ended, because something befell it or its wire.
+
+        It speaks five times a lease, so they end at most a fifth earlier than a lease after that.
+        """
+        names, lease = {one.name for one in self.coordinators}, LONG_LEASES["lease"]
+        befallen = [span for one in self.coordinators for span in one.suffered]
+        befallen += [span for wire in self.wires if wire.service in names for span in wire.suffered]
+        return [Span(span.subject, span.began + 0.8 * lease, span.began + lease + STOP_GRACE) for span in befallen]
 
     def footprint(self) -> dict[str, int]:
         """What its services take of the machine."""

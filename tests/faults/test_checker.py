@@ -17,7 +17,7 @@ from fanfold.model.step import (
     StepProgressed,
     StepStarted,
 )
-from faults.checker import AFTER_WAKING, HANDING_BACK, Execution, History, complaints, executions_of
+from faults.checker import AFTER_WAKING, LAST_MOMENTS, Execution, History, complaints, executions_of
 from faults.subjects import Span
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,10 +114,10 @@ def test_a_run_more_than_attempts_is_complained_of() -> None:
     ("drain", "is_well"),
     [
         pytest.param(Span("node-1", 1.7, 2.2), True, id="in its last moments"),
-        pytest.param(Span("node-1", 2.0 + HANDING_BACK, 9.0), True, id="just before them"),
-        pytest.param(Span("node-1", 2.1 + HANDING_BACK, 9.0), False, id="too long before them"),
-        pytest.param(Span("node-1", 1.0, 2.0 - HANDING_BACK), True, id="just after them"),
-        pytest.param(Span("node-1", 1.0, 1.9 - HANDING_BACK), False, id="too long after them"),
+        pytest.param(Span("node-1", 2.0 + LAST_MOMENTS, 9.0), True, id="just before them"),
+        pytest.param(Span("node-1", 2.1 + LAST_MOMENTS, 9.0), False, id="too long before them"),
+        pytest.param(Span("node-1", 1.0, 2.0 - LAST_MOMENTS), True, id="just after them"),
+        pytest.param(Span("node-1", 1.0, 1.9 - LAST_MOMENTS), False, id="too long after them"),
         pytest.param(Span("node-2", 1.7, 2.2), False, id="of another node"),
     ],
 )

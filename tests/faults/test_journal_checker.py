@@ -10,7 +10,7 @@ import pytest
 
 from fanfold.model.run import Budget, Run, RunEnded, RunEvent, RunKind, RunStarted, RunState, RunStepEvent
 from fanfold.model.step import FailureCode, StepEnded, StepFailure, StepOutcome, StepStarted, Usage
-from faults.checker import Execution, History
+from faults.checker import LAST_MOMENTS, Execution, History
 from faults.journal_checker import Asked, JournalHistory, Sighting, journal_complaints
 from faults.subjects import Span
 
@@ -45,7 +45,9 @@ KEPT: list[RunEvent] = [
 
 def history(*executions: Execution, outcome: StepOutcome = OUTCOME, **other: Any) -> JournalHistory:
     """A step that ran once and was recorded when it had ended, but for what is given."""
-    of_steps = {name: other.pop(name) for name in ("budget", "needs", "losses", "takeovers") if name in other}
+    of_steps = {
+        name: other.pop(name) for name in ("budget", "needs", "losses", "expiries", "takeovers") if name in other
+    }
     steps = History(
         task_ids=["a"],
         outcomes=[outcome],
@@ -186,6 +188,13 @@ def test_only_what_was_lost_with_its_holder_may_go_uncounted(
     before: Execution, takeovers: tuple[float, ...], losses: tuple[Span, ...], *, is_well: bool
 ) -> None:
     found = journal_complaints(history(before, FIRST, takeovers=takeovers, losses=losses))
+    assert (not found) is is_well
+
+
+@pytest.mark.parametrize(("began", "is_well"), [(0.5, True), (0.8 + LAST_MOMENTS, True), (0.9 + LAST_MOMENTS, False)])
+def test_what_ended_as_its_lease_did_may_go_uncounted(began: float, *, is_well: bool) -> None:
+    before = replace(KILLED, has_ended=True)
+    found = journal_complaints(history(before, FIRST, takeovers=(0.9,), expiries=(Span("left", began, 9.0),)))
     assert (not found) is is_well
 
 

@@ -84,6 +84,7 @@ class Workflow(ABC):
                 freezes=[span for node in stormy.nodes for span in node.freezes],
                 drains=[span for node in stormy.nodes for span in node.drains],
                 losses=stormy.losses,
+                expiries=stormy.expiries,
                 takeovers=[at for at, run_id in claims if run_id == self._run_id],
                 budget=self._budget,
                 needs={each["task_id"]: MAX_TOKENS for each in self.load.steps if each["agent"] in SPENDERS},
