@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -247,13 +247,32 @@ class Holding:
             await asyncio.sleep(self.times.claim)
             if self._leaving is not None:
                 return
-            asked_at = time.monotonic()
             with suppress(JournalFailed):
-                wanted = Claim(kinds=KINDS, besides=frozenset(self._others))
-                for kept in await self.journal.claim(self.holder, self.times.lease, wanted=wanted):
+                asked_at, claimed = await self._claim()
+                for kept in claimed:
                     _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
-                    self._beginning.add(kept.run.run_id)
                     self._tasks.create_task(self._resume(kept, asked_at + self.times.lease, resume))
+
+    async def _claim(self) -> tuple[float, Sequence[KeptRun]]:
+        """The runs that nobody held, and since when they are certainly held here."""
+        asked_at = time.monotonic()
+        wanted = Claim(kinds=KINDS, besides=frozenset(self._others))
+        claimed = await self.journal.claim(self.holder, self.times.lease, wanted=wanted)
+        self._beginning.update(kept.run.run_id for kept in claimed)
+        if claimed and time.monotonic() - asked_at > self.times.renewal:  # it waited, perhaps for most of a lease
+            asked_at = time.monotonic()
+            claimed = await self._still_held(claimed)
+        return asked_at, claimed
+
+    async def _still_held(self, claimed: Sequence[KeptRun]) -> Sequence[KeptRun]:
+        """Those of the runs whose leases could be renewed; the others are nobody's soon."""
+        held: set[tuple[str, int]] = set()
+        try:
+            held = {(mine.run_id, mine.epoch) for mine in await self.journal.renew(self._name, self.times.lease)}
+        finally:
+            lost = [kept.run.run_id for kept in claimed if (kept.run.run_id, kept.epoch) not in held]
+            self._beginning.difference_update(lost)
+        return [kept for kept in claimed if kept.run.run_id not in lost]
 
     async def _sweep_for_ever(self) -> None:
         while True:

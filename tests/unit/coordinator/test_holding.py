@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from coordinator.config import Limits
-from coordinator.journal.journal import Append, Entry, Held, Holder, KeptRun, NewRun, PayloadGone, Retention
+from coordinator.journal.journal import ANY, Append, Claim, Entry, Held, Holder, KeptRun, NewRun, PayloadGone, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, Waits
@@ -106,3 +106,31 @@ async def test_leases_are_renewed_while_runs_that_nobody_carries_out_are_let_go(
         assert kept is not None
         assert kept.holder.name == "c1", "it is not let go yet"
         is_over.set()
+
+
+@pytest.mark.contract("C19")
+async def test_a_run_whose_claim_took_most_of_its_lease_is_held_all_the_same() -> None:
+    class Slow(MemoryJournal):
+        async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
+            await asyncio.sleep(0.8 * lease)
+            return await super().claim(holder, lease, limit, wanted)
+
+    may_write: list[bool] = []
+
+    async def resume(kept: KeptRun) -> JournaledRun:
+        may_write.append(holding.may_write(kept.run.run_id))
+        raise PayloadGone("that is all")
+
+    journal = Slow()
+    await journal.accept(NewRun(run=RUN), Holder(name="gone", address="gone:1"), 60.0)
+    await journal.let_go("run-1", 1)
+    times = Times(lease=1.0, renewal=0.1, margin=0.3, claim=0.05)
+    async with (
+        asyncio.timeout(20),
+        Holding(journal, "c2", times, Retention()) as holding,
+        background(holding.keep(resume)),
+    ):
+        while not (kept := await journal.find("run-1")) or kept.run.state is not RunState.FAILED:
+            await asyncio.sleep(0.01)
+    assert may_write == [True]
+    assert kept.epoch == 2
