@@ -35,7 +35,7 @@ SERVICES: dict[str, tuple[Any, Policy]] = {
     "node": (executor_node_pb2.DESCRIPTOR.services_by_name["ExecutorNode"], policy_of(direct_callers=False)),
     "registry": (job_registry_pb2.DESCRIPTOR.services_by_name["JobRegistry"], JOB_REGISTRY),
 }
-LETS_IN_AFTER = 1.0
+LETS_IN_AFTER = 5.0
 """Seconds after which a call that has not been refused is one that was let in and has nothing to say."""
 
 ONLY_LOOKING = ("Get", "List", "Watch", "Wait", "Read", "Describe")
@@ -84,7 +84,8 @@ async def answer_to(channel: grpc.aio.Channel, method: MethodDescriptor) -> Fanf
         async with asyncio.timeout(LETS_IN_AFTER):
             await call.write(b"")
             await call.done_writing()
-            await call.read()
+            if await call.read() is not grpc.aio.EOF:
+                return None
             await call.code()
     except TimeoutError:
         return None

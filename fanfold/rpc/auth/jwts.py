@@ -34,7 +34,7 @@ class _Verified:
     generation: int
 
     def holds(self) -> bool:
-        return time.time() < self.until and self.generation == self.keys.generation
+        return time.time() < self.until and self.generation == self.keys.generation and self.keys.are_fresh
 
 
 class Issuers:

@@ -109,8 +109,13 @@ class IssuerKeys:
             async with self._refreshing:
                 await self.refresh()
 
+    @property
+    def are_fresh(self) -> bool:
+        """Whether they are to be believed, for they are not too old."""
+        return self._had_at is not None and time.monotonic() - self._had_at <= self._max_age
+
     def _known(self, key_id: str | None, algorithm: str) -> list[Key]:
-        if self._had_at is None or time.monotonic() - self._had_at > self._max_age:
+        if not self.are_fresh:
             return []
         return [key for key in self._keys if key_id in {None, key.id} and key.fits(algorithm)]
 
