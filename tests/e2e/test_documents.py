@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import json
 import os
 import re
 import socket
@@ -24,6 +25,7 @@ from fanfold import Mesh, SyncMesh
 from fanfold.cli.embedded import EmbeddedMesh, Plan
 from fanfold.model.pipeline import StageContext
 from fanfold.model.run import ParallelResult, PipelineResult, RunStepEvent, StageFailed
+from fanfold.model.script_checks import OPTION_NAMES
 from fanfold.model.step import (
     AgentStepSpec,
     AttemptStarted,
@@ -58,6 +60,7 @@ DOCUMENTS = [
     "docs/jobs.md",
     "docs/runs.md",
     "docs/pipelines.md",
+    "docs/scripts.md",
     "docs/security.md",
     "docs/steps.md",
 ]
@@ -153,6 +156,30 @@ async def test_the_pipelines_of_the_documents_print_what_they_say(server: str) -
     assert re.fullmatch(r"measure [\d,]+ words, .* in docs/agents\.md", lines[0])
     assert lines[1].startswith("find 0 files")
     assert re.fullmatch(r"measure [\d,]+ words, .* in LICENSE", lines[2])
+
+
+async def test_the_script_of_its_page_gives_what_it_says(server: str) -> None:
+    (example,) = blocks("docs/scripts.md", "python")
+    lines = (await run(sys.executable, "-", server=server, source=example)).splitlines()
+    assert lines == ["completed [True, None]", "no-such-file AGENT_FAILED"]
+
+
+async def test_the_other_script_of_that_page_can_be_run_as_it_lies_there(server: str, tmp_path: Path) -> None:
+    (script,) = blocks("docs/scripts.md", "js")
+    (meta,) = blocks("docs/scripts.md", "yaml")
+    (tmp_path / "audit.js").write_text(script)
+    (tmp_path / "audit.meta.yaml").write_text(meta)
+    paths = '{"paths":["LICENSE","none"]}'
+    printed = await run("fanfold", "run", str(tmp_path / "audit.js"), "--args", paths, "--json", server=server)
+    value = json.loads(printed)["value"]
+    assert [each["path"] for each in value] == ["LICENSE", "none"]
+    assert value[0]["lines"] > 100
+    assert value[1]["lines"] is None
+
+
+def test_the_page_of_scripts_names_every_option() -> None:
+    text = (ROOT / "docs/scripts.md").read_text()
+    assert [name for name in OPTION_NAMES if f"`{name}`" not in text] == []
 
 
 async def test_the_run_that_the_page_of_jobs_starts_prints_what_came_of_it(server: str) -> None:
