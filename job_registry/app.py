@@ -29,6 +29,7 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
         store = await stack.enter_async_context(open_store(config.store.path))
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)
-        await stack.enter_async_context(background(keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs)))
+        works = [keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs), jobs.recent.follow()]
+        await stack.enter_async_context(background(*works))
         up = await stack.enter_async_context(serving([service(jobs)], config, registry=registry))
         yield up

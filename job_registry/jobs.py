@@ -15,6 +15,7 @@ import structlog
 from fanfold.errors import Aborted, FailedPrecondition, NotFound, Unavailable
 from fanfold.model.job import JobState
 from job_registry.bell import Bell
+from job_registry.changes import RecentChanges
 from job_registry.config import JobRegistryConfig
 from job_registry.finishing import Finishing
 from job_registry.limits import Capacity
@@ -43,6 +44,7 @@ class Jobs:
         self.config = config
         self.now = now
         self.changed = Bell()
+        self.recent = RecentChanges(store, self.changed)
         self.capacity = Capacity(config.limits)
         self.output = LiveOutput(store, config.output, self.changed)
         self.settlements = dict.fromkeys((JobState.COMPLETED, JobState.KILLED, JobState.FAILED), 0)

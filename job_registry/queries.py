@@ -15,8 +15,6 @@ from job_registry.store.store import JobQuery, KeptJob
 from job_registry.views import view_of_kept, view_of_live
 
 _CHANGES_AT_ONCE = 500
-_GATHER_SECONDS = 0.05
-"""What changes within this is told to a watcher together."""
 
 _SILENT_CHANGES = 1000
 """After so many changes that are not for a watcher it is told where it stands, so that its cursor does not grow old."""
@@ -75,21 +73,20 @@ class Queries:
         Raises:
             ChangesGone: changes from that position on are no longer held.
         """
-        jobs = self._jobs
+        recent = self._jobs.recent
         query = JobQuery(reach=access.reach_of(principal), wanted=wanted, limit=_CHANGES_AT_ONCE)
         if position is None:
-            position = await jobs.store.position()
+            position = await self._jobs.store.position()
         told: int | None = None
         while True:
-            seen = jobs.changed.count
-            changes = await jobs.store.changes(query, position)
+            seen = recent.told.count
+            changes = await recent.after(query, position)
             position = changes.position
             if changes.jobs or told is None or position - told >= _SILENT_CHANGES:
                 yield list(map(self._view, changes.jobs)), position
                 told = position
             if len(changes.jobs) < _CHANGES_AT_ONCE:
-                await jobs.changed.wait(seen)
-                await asyncio.sleep(_GATHER_SECONDS)
+                await recent.told.wait(seen)
 
     async def cancel(self, principal: Principal, job_id: str, reason: str) -> Job:
         """Ask a job to stop (C38). Raises PermissionDenied if the principal sees it and no more."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from fanfold.model.job import JobFilter, OutputPiece, OutputSource
-from fanfold.model.principal import covers
+from fanfold.model.job import OutputPiece, OutputSource
 from job_registry.states import Standing
 from job_registry.store.store import (
     RESULT_PART_BYTES,
@@ -20,6 +19,7 @@ from job_registry.store.store import (
     Output,
     OutputWrite,
     Retention,
+    matches,
 )
 
 
@@ -128,7 +128,7 @@ class MemoryJobStore:
         """Jobs by descending number."""
         numbers = sorted((number for number in self._jobs if before is None or number < before), reverse=True)
         found = (self._jobs[number] for number in numbers)
-        return [job for job in found if not job.deleted and _matches(job, query)][: query.limit]
+        return [job for job in found if not job.deleted and matches(job, query)][: query.limit]
 
     async def position(self) -> int:
         """The last change."""
@@ -139,7 +139,7 @@ class MemoryJobStore:
         if not self._forgotten <= after <= self._last_change:
             raise ChangesGone
         found = sorted((job for job in self._jobs.values() if job.change > after), key=lambda job: job.change)
-        jobs = [job for job in found if _matches(job, query)][: query.limit]
+        jobs = [job for job in found if matches(job, query)][: query.limit]
         return Changes(jobs=jobs, position=jobs[-1].change if len(jobs) == query.limit else self._last_change)
 
     async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
@@ -180,19 +180,3 @@ class MemoryJobStore:
     def _next_change(self) -> int:
         self._last_change += 1
         return self._last_change
-
-
-def _matches(job: KeptJob, query: JobQuery) -> bool:
-    if query.reach is not None and job.owner != "" and not covers(query.reach, job.owner):
-        return False
-    return _is_wanted(job, query.wanted)
-
-
-def _is_wanted(job: KeptJob, wanted: JobFilter) -> bool:
-    return (
-        (not wanted.owner or covers(wanted.owner, job.owner))
-        and (not wanted.kind or job.kind == wanted.kind)
-        and (not wanted.states or job.state in wanted.states)
-        and (not wanted.label or job.label == wanted.label)
-        and (not wanted.parent or job.parent == wanted.parent)
-    )

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
+from fanfold.model.principal import covers
 from job_registry.states import RUNNING, Standing
 
 RESULT_PART_BYTES = 256 * 1024
@@ -104,6 +105,20 @@ class JobQuery:
     reach: str | None = None
     wanted: JobFilter = ALL_JOBS
     limit: int = 100
+
+
+def matches(job: KeptJob, query: JobQuery) -> bool:
+    """Whether a query is for a job."""
+    if query.reach is not None and job.owner != "" and not covers(query.reach, job.owner):
+        return False
+    wanted = query.wanted
+    return (
+        (not wanted.owner or covers(wanted.owner, job.owner))
+        and (not wanted.kind or job.kind == wanted.kind)
+        and (not wanted.states or job.state in wanted.states)
+        and (not wanted.label or job.label == wanted.label)
+        and (not wanted.parent or job.parent == wanted.parent)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""The last changes of all jobs, read from the store once for all who watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import takewhile
+
+import structlog
+
+from fanfold.errors import Unavailable
+from job_registry.bell import Bell
+from job_registry.store.store import Changes, ChangesGone, JobQuery, JobStore, KeptJob, matches
+
+GATHER_SECONDS = 0.05
+"""What changes within this is read together."""
+
+RETRY_SECONDS = 1.0
+
+_READ_AT_ONCE = 500
+_EVERYTHING = JobQuery(limit=_READ_AT_ONCE)
+
+_log = structlog.get_logger(__name__)
+
+
+class RecentChanges:
+    """The last `most` changes. `follow` is to run as long as somebody watches; `told` rings when there are more.
+
+    Watchers that are further behind read the store themselves, until they have come this far.
+    """
+
+    def __init__(self, store: JobStore, changed: Bell, most: int = 5_000) -> None:
+        self.told = Bell()
+        self._store = store
+        self._changed = changed
+        self._most = most
+        self._recent: deque[KeptJob] = deque()
+        self._since = self._position = -1  # nothing was read yet
+
+    async def follow(self) -> None:
+        """Read what changes, for ever."""
+        while True:
+            try:
+                await self._follow()
+            except ChangesGone:  # much was forgotten while the store could not be read
+                self._recent.clear()
+                self._since = self._position = -1
+            except Unavailable as error:
+                _log.warning("changes cannot be read", why=error.message)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow(self) -> None:
+        if self._position < 0:
+            self._since = self._position = await self._store.position()
+        while True:
+            seen = self._changed.count
+            changes = await self._store.changes(_EVERYTHING, self._position)
+            self._recent.extend(changes.jobs)
+            self._position = changes.position
+            while len(self._recent) > self._most:
+                self._since = self._recent.popleft().change
+            self.told.ring()
+            if len(changes.jobs) < _READ_AT_ONCE:
+                await self._changed.wait(seen)
+                await asyncio.sleep(GATHER_SECONDS)
+
+    async def after(self, query: JobQuery, position: int) -> Changes:
+        """Jobs as they were after changes beyond a position, as JobStore.changes has them. Raises ChangesGone."""
+        if not 0 <= self._since <= position <= self._position:
+            return await self._store.changes(query, position)
+        newer = takewhile(lambda job: job.change > position, reversed(self._recent))
+        found = [job for job in newer if matches(job, query)]
+        found.reverse()
+        if len(found) <= query.limit:
+            return Changes(jobs=found, position=self._position)
+        return Changes(jobs=found[: query.limit], position=found[query.limit - 1].change)
