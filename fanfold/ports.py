@@ -224,6 +224,11 @@ class Production(Protocol):
         """The job's id."""
         ...
 
+    @property
+    def max_result_bytes(self) -> int | None:
+        """Largest result that the registry keeps; None as long as it has not said so."""
+        ...
+
     def write(self, source: str, data: bytes) -> None:
         """Add to a source's output. Never waits; what cannot be sent in time is dropped and told as a gap (C37)."""
         ...

@@ -18,7 +18,7 @@ import structlog
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
 from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
-from coordinator.runs.results import Result, line_of
+from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, line_of
 from fanfold.backoff import full_jitter
 from fanfold.errors import Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
@@ -206,9 +206,12 @@ class RunJob:
     async def _tell_events(self, reader: LiveReader) -> None:
         """Write a line for each step that ended, from the run's first one on: what is kept is not kept twice."""
         while (events := await _next_of(reader)) is not None:
-            lines = [line for data in events if (line := line_of(event_from_bytes(data)))]
-            self._attachment.write(LOG, "".join(lines).encode())
-            self._lines += len(lines)
+            for first in range(0, len(events), CHUNK):
+                told = map(event_from_bytes, events[first : first + CHUNK])
+                lines = [line for event in told if (line := line_of(event))]
+                self._attachment.write(LOG, "".join(lines).encode())
+                self._lines += len(lines)
+                await asyncio.sleep(0)
             self._more_lines.set()
         self._has_all_lines = True
         self._more_lines.set()
@@ -249,8 +252,10 @@ class RunJob:
 
     async def _settle(self, state: JobState, detail: str, result: Result | None) -> None:
         if result is not None:
+            most = self._attachment.max_result_bytes
             try:
-                await self._attachment.settle(state, detail, await result.encoded())
+                whole = await result.encoded(MAX_RESULT_BYTES if most is None else most)
+                await self._attachment.settle(state, detail, whole)
             except (ResourceExhausted, PayloadGone) as error:
                 detail = f"{detail}; no result: {error.message}"
             else:

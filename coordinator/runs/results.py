@@ -16,6 +16,9 @@ from fanfold.model.step import StepEnded
 from fanfold.model.validation import outcome_to_json
 from fanfold.wire.run import event_from_bytes
 
+CHUNK = 200
+"""Events that are looked at before others get their turn."""
+
 MAX_RESULT_BYTES = 64 * 2**20
 """Largest result that is put together."""
 
@@ -43,30 +46,32 @@ class Result:
         self._run = run
         self._last = last
 
-    async def encoded(self) -> bytes:
+    async def encoded(self, most: int) -> bytes:
         """As JSON: `{"outcomes": [...], "budget": {...}}`; null for a step that did not end, and no budget without one.
 
         Raises:
-            ResourceExhausted: it would be larger than MAX_RESULT_BYTES.
+            ResourceExhausted: it would be larger than `most` bytes, or than MAX_RESULT_BYTES.
             PayloadGone: an outcome is not kept any more.
         """
-        outcomes = ["null"] * self._run.steps.total
+        most = min(most, MAX_RESULT_BYTES)
+        outcomes = [b"null"] * self._run.steps.total
         size, following = 0, 1
         while following <= self._last:
             page = await self._page(following)
             following = page[-1].sequence + 1
-            for entry in page:
+            for position, entry in enumerate(page):
                 event = event_from_bytes(entry.data)
                 if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded):
-                    text = json.dumps(outcome_to_json(event.event.outcome), ensure_ascii=False)
-                    outcomes[event.index] = text
-                    size += len(text)
-                    if size > MAX_RESULT_BYTES:
-                        raise ResourceExhausted(f"its outcomes have more than {MAX_RESULT_BYTES:,} bytes")
-            await asyncio.sleep(0)
+                    outcome = json.dumps(outcome_to_json(event.event.outcome), ensure_ascii=False).encode()
+                    outcomes[event.index] = outcome
+                    size += len(outcome)
+                    if size > most:
+                        raise ResourceExhausted(f"its outcomes have more than {most:,} bytes")
+                if position % CHUNK == 0:
+                    await asyncio.sleep(0)
         spent = self._run.budget
         budget = f', "budget": {json.dumps(asdict(spent))}' if spent is not None else ""
-        return f'{{"outcomes": [{", ".join(outcomes)}]{budget}}}'.encode()
+        return b'{"outcomes": [' + b", ".join(outcomes) + f"]{budget}}}".encode()
 
     async def _page(self, first: int) -> Sequence[Entry]:
         """Events from a number on, as soon as the journal can be read."""

@@ -114,6 +114,8 @@ class GrpcProduction:
         self._has_started = False
         self._holds = ""
         self._refusal: FanfoldError | None = None
+        self.max_result_bytes: int | None = None
+        """Largest result that the registry keeps; None as long as it has not said so."""
         self._stop_reason: str | None = None
         self._is_let_go = False
         self._is_kept = False
@@ -255,6 +257,7 @@ class GrpcProduction:
             case "admitted":
                 await self._start(stream)
             case "committed":
+                self.max_result_bytes = response.committed.max_result_bytes
                 self._commit(job_from_proto(response.committed.job), response.committed.epoch, stream)
             case "credit":
                 self._output.grant(response.credit.bytes)

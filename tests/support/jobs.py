@@ -34,6 +34,7 @@ class JobsInMemory:
         self.requests: dict[str, str] = {}
         self.is_away = False
         self.refusal: FanfoldError | None = None
+        self.max_result_bytes: int | None = None
         self.changed = asyncio.Event()
 
     def of(self, *_: Any) -> Jobs:
@@ -99,6 +100,7 @@ class ProductionInMemory:
     def __init__(self, registry: JobsInMemory, job_id: str, epoch: int, *, rewrites: bool) -> None:
         self._registry = registry
         self.job_id = job_id
+        self.max_result_bytes = registry.max_result_bytes
         self._epoch = epoch
         self._skip = None if not rewrites else 0
         if job_id in registry.jobs:

@@ -302,9 +302,9 @@ async def test_a_coordinator_without_a_registry_leaves_detached_runs_to_others(
 
 @pytest.mark.contract("C39")
 async def test_a_result_that_the_registry_does_not_take_is_left_out_and_the_detail_says_so(
-    world: World, jobs: JobsInMemory, monkeypatch: pytest.MonkeyPatch
+    world: World, jobs: JobsInMemory
 ) -> None:
-    monkeypatch.setattr("coordinator.runs.results.MAX_RESULT_BYTES", 10)
+    jobs.max_result_bytes = 10
     one = await world.coordinator("one", jobs=jobs.of())
     run = await one.runs.start(detached(), specs("a"))
     await ended(one, run.run_id)
