@@ -249,7 +249,7 @@ async def test_the_secured_mesh_of_the_documents_knows_its_callers(tmp_path: Pat
 
 def test_the_parts_of_configurations_in_the_documents_are_valid() -> None:
     parts = [block for block in blocks(IN_ORDER, "yaml") if block.startswith("# part of a configuration")]
-    assert len(parts) == 2
+    assert len(parts) == 3
     for part in parts:
         CoordinatorConfig.model_validate(yaml.safe_load(part))
 

@@ -30,6 +30,8 @@ class TestIssuer:
         """How often its keys were asked for over HTTP."""
         self.delay = 0.0
         """Seconds until it answers."""
+        self.wants_token = ""
+        """The token without which it tells no keys."""
         self.rotate()
 
     def rotate(self, *, keep: bool = True) -> str:
@@ -71,6 +73,9 @@ class TestIssuer:
             def do_GET(self) -> None:
                 issuer.asked += 1
                 time.sleep(issuer.delay)
+                if issuer.wants_token and self.headers["Authorization"] != f"Bearer {issuer.wants_token}":
+                    self.send_error(401)
+                    return
                 if self.path != "/keys":
                     self.send_response(302)
                     self.send_header("Location", "/keys")

@@ -144,8 +144,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Url:
-    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+    def __init__(self, url: str, context: ssl.SSLContext, token_file: Path | None) -> None:
         self._url = url
+        self._token_file = token_file
         https = urllib.request.HTTPSHandler(context=context)
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https, _NoRedirects)
 
@@ -154,16 +155,23 @@ class _Url:
         ends_at = time.monotonic() + FETCH_SECONDS
         content = b""
         try:
-            with self._opener.open(self._url, timeout=FETCH_SECONDS) as response:
+            with self._opener.open(self._request(), timeout=FETCH_SECONDS) as response:
                 while part := response.read1(65_536):
                     content += part
                     if len(content) > MAX_JWKS_BYTES:
                         raise Unavailable(f"{self._url} gives more than {MAX_JWKS_BYTES:,} bytes")
                     if time.monotonic() > ends_at:
                         raise Unavailable(f"{self._url} is too slow")
-        except (OSError, HTTPException) as error:
-            raise Unavailable(f"{self._url}: {error}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            why = "cannot be asked" if isinstance(error, ValueError) else error  # whose text may have the token
+            raise Unavailable(f"{self._url}: {why}") from None
         return content
+
+    def _request(self) -> urllib.request.Request:
+        if self._token_file is None:
+            return urllib.request.Request(self._url)  # noqa: S310 - the scheme was checked
+        token = self._token_file.read_text("ascii", "replace").strip()
+        return urllib.request.Request(self._url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
 
 
 def _source_of(issuer: JwtIssuer) -> _File | _Url:
@@ -179,7 +187,7 @@ def _source_of(issuer: JwtIssuer) -> _File | _Url:
         context = ssl.create_default_context(cafile=issuer.jwks_ca)
     except OSError as error:
         raise InvalidArgument.of_field("auth.jwt.jwks_ca", f"{issuer.jwks_ca}: {error.strerror or error}") from None
-    return _Url(issuer.jwks, context)
+    return _Url(issuer.jwks, context, issuer.jwks_token_file)
 
 
 def _keys_in(content: bytes) -> tuple[Key, ...]:

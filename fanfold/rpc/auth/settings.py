@@ -31,6 +31,8 @@ class JwtIssuer(_Section):
     """Its keys: the URL of its JWKS (https, or http on this machine), or a file."""
     jwks_ca: Path | None = None
     """CA certificates for that URL; by default the system's."""
+    jwks_token_file: Path | None = None
+    """File with a token to show when asking that URL, as Kubernetes wants it; read anew each time."""
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     """The algorithms that are taken. Those of shared secrets (HS256 and the like) only with a file of keys."""
     refresh: Seconds = 300.0

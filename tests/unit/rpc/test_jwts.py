@@ -279,6 +279,28 @@ async def answer_of(at: Door, token: str) -> object:
         return from_rpc_error(error)
 
 
+async def test_an_issuer_that_wants_a_token_for_its_keys_is_shown_one_that_may_change(tmp_path: Path) -> None:
+    issuer = TestIssuer()
+    issuer.wants_token = "first"
+    file = tmp_path / "token"
+    with issuer.served() as url:
+        async with door(auth=trusting(url, jwks_token_file=file, refresh_least=0.1)) as at:
+            assert await is_refused(at, issuer.token())
+            file.write_text("two\nlines")
+            await asyncio.sleep(0.2)  # what has to have passed since the last look
+            with capture_logs() as logged:
+                assert await is_refused(at, issuer.token())
+            assert "lines" not in str(logged)
+            file.write_text("first\n")
+            await asyncio.sleep(0.2)
+            assert (await at.knock_with(issuer.token())).name == "alice"
+            issuer.rotate()
+            issuer.wants_token = "second"
+            file.write_text("second")
+            await asyncio.sleep(0.2)
+            assert (await at.knock_with(issuer.token(sub="bob"))).name == "bob"
+
+
 async def test_redirects_and_plaintext_from_elsewhere_are_not_followed() -> None:
     issuer = TestIssuer()
     with issuer.served() as url:
