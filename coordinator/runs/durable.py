@@ -100,7 +100,8 @@ class DurableRuns:
                 return found.run
             await found.until_accepted()
             if not found.is_pending:
-                return found.view()
+                kept = await self.journal.find(run_id)  # it may have ended by now
+                return kept.run if kept is not None and ends_run(kept.run.state) else found.view()
 
     @asynccontextmanager
     async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[Reader]:
