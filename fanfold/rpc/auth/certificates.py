@@ -85,13 +85,17 @@ def _rest(match: str, name: str) -> str | None:
 def _bearer_of(pem: bytes) -> _Bearer:
     from cryptography import x509  # noqa: PLC0415 - only where there are certificates
 
-    certificate = x509.load_pem_x509_certificate(pem)
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        uris = []
-    else:
-        uris = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(SPIFFE)]
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = [each.value for each in certificate.extensions if isinstance(each.value, x509.SubjectAlternativeName)]
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        raise NotBelieved("the certificate cannot be read") from None
+    uris = [
+        uri
+        for each in names
+        for uri in each.get_values_for_type(x509.UniformResourceIdentifier)
+        if uri.startswith(SPIFFE)
+    ]
     if len(uris) > 1:
         raise NotBelieved("the certificate has several SPIFFE ids")
     name = uris[0] if uris else certificate.subject.rfc4514_string()

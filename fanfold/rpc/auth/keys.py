@@ -6,7 +6,6 @@ import asyncio
 import json
 import ssl
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -194,9 +193,10 @@ def _keys_in(content: bytes) -> tuple[Key, ...]:
     """The keys of a JWKS that can be used here; those that cannot are left out."""
     try:
         entries = json.loads(content)["keys"]
-        assert isinstance(entries, list)
-    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
-        raise FailedPrecondition("what is there is no JWKS") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        entries = None
+    if not isinstance(entries, list):
+        raise FailedPrecondition("what is there is no JWKS")
     keys = [key for key in map(_key_of, entries[:MAX_KEYS]) if key is not None]
     if not keys:
         raise FailedPrecondition("what is there has no key that can be used")

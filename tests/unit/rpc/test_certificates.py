@@ -15,6 +15,9 @@ from structlog.testing import capture_logs
 
 from fanfold.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
 from fanfold.model.principal import Principal, Role
+from fanfold.rpc.auth.certificates import Certificates
+from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.settings import CertificateRule
 from fanfold.rpc.auth.tokens import create_token
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.credentials import Credentials, Tls
@@ -74,6 +77,13 @@ async def test_a_certificate_that_no_rule_knows_makes_nobody(tmp_path: Path, nam
         refused = await error_of(at.knock(Credentials(tls=authority.tls(authority.pair("client", **named)))))
         assert isinstance(refused, Unauthenticated)
         assert at.let_in == []
+
+
+@pytest.mark.contract("C41")
+@pytest.mark.parametrize("pem", [b"", b"x", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_a_certificate_that_cannot_be_read_makes_nobody(pem: bytes) -> None:
+    with pytest.raises(NotBelieved):
+        Certificates([CertificateRule.model_validate(RULES[0])]).principal_of({"x509_pem_cert": [pem]})
 
 
 @pytest.mark.contract("C40")

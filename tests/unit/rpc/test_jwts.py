@@ -196,6 +196,20 @@ async def test_weak_private_and_other_keys_are_left_out(tmp_path: Path) -> None:
         assert await is_refused(at, issuer.token())
 
 
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"keys": 7}', '{"keys": {"a": 1}}', '{"keys": []}', "[" * 100_000]
+)
+async def test_a_file_that_is_no_jwks_makes_nobody_known_until_it_is_one(tmp_path: Path, content: str) -> None:
+    issuer, file = TestIssuer(), tmp_path / "jwks.json"
+    file.write_text(content)
+    async with door(auth=trusting(file, refresh_least=3600)) as at:
+        assert await is_refused(at, issuer.token())
+        file.write_text(json.dumps(issuer.jwks()))
+        async with asyncio.timeout(20):
+            while not isinstance(await answer_of(at, issuer.token()), Principal):
+                await asyncio.sleep(0.1)
+
+
 @pytest.mark.contract("C40")
 async def test_new_keys_are_fetched_when_a_token_has_one_and_old_ones_are_forgotten() -> None:
     issuer = TestIssuer()
