@@ -45,9 +45,8 @@ async def new_fan_out(opening: Opening, specs: Sequence[AgentStepSpec]) -> NewRu
 def _words_of(spec: AgentStepSpec) -> bytes:
     """What tells a step from others: its task id, and what its fingerprint is of, which costs more to take."""
     schema = "" if spec.output_schema is None else json.dumps(spec.output_schema, sort_keys=True)
-    texts = (spec.task_id, spec.agent, spec.prompt, schema)
-    sizes = ".".join(str(len(text)) for text in texts)
-    return f"/{sizes}.{spec.max_steps}/{spec.task_id}{spec.agent}{spec.prompt}{schema}".encode("utf-8", "surrogatepass")
+    sizes = f"{len(spec.task_id)}.{len(spec.agent)}.{len(spec.prompt)}.{spec.max_steps}"
+    return f"/{sizes}/{spec.task_id}{spec.agent}{spec.prompt}{schema}".encode("utf-8", "surrogatepass")
 
 
 def new_pipeline(opening: Opening, request: PipelineRequest) -> NewRun:

@@ -12,7 +12,6 @@ from executor_node.workers.frames import (
     FrameError,
     FrameReader,
     Message,
-    encode_message,
     frame_of,
     lift_texts,
 )
@@ -44,7 +43,7 @@ class Channel:
         self._on_messages = on_messages
         self._on_broken = on_broken
         self._reader = FrameReader(max_text_bytes=max_text_bytes)
-        self._gathered: list[str] = []
+        self._gathered: list[Message] = []
         self._large: deque[tuple[Message, Iterator[bytes]]] = deque()
         self._unsent = memoryview(b"")
         self._waits_to_send = False
@@ -56,7 +55,7 @@ class Channel:
         """Send a message, together with what else gathers until the event loop's next turn."""
         if not self._gathered and not self._unsent:
             self._loop.call_soon(self._flush)
-        self._gathered.append(encode_message(message))
+        self._gathered.append(message)
 
     def send_large(self, message: Message) -> None:
         """Send a message with its large texts ahead of it, while small messages overtake them."""
@@ -128,18 +127,12 @@ class Channel:
         piece = next(pieces, None)
         if piece is None:
             self._large.popleft()
-            return frame_of([encode_message(message)])
+            return frame_of([message])
         return piece
 
     def _next_frame(self) -> bytes:
-        size = count = 0
-        for message in self._gathered:
-            if size >= MAX_GATHERED:
-                break
-            size += len(message)
-            count += 1
-        frame = frame_of(self._gathered[:count])
-        del self._gathered[:count]
+        frame = frame_of(self._gathered[:MAX_GATHERED])
+        del self._gathered[:MAX_GATHERED]
         return frame
 
     def _read(self) -> bool:

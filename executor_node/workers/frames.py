@@ -22,24 +22,30 @@ MAX_TEXT = 64 * 2**10
 MAX_FRAME_BYTES = 4 * 2**20
 """More than any frame has: what gathers, texts within a message with all their escapes, anchors, a schema."""
 
-MAX_GATHERED = 256 * 2**10
-"""Characters after which messages go into a frame of their own."""
+MAX_GATHERED = 100
+"""Messages that go into one frame at most."""
+
+_FULL_BYTES = 2**20
+"""A frame that would be larger is told in two halves."""
 
 _LENGTH_BYTES = 4
 _PIECE = b"p"
 _NUMBER_BYTES = 8
 
-encode_message = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-"""The JSON text of one message, all ASCII, which also carries lone surrogates through."""
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+"""JSON text, all ASCII, which also carries lone surrogates through."""
 
 
 class FrameError(Exception):
     """What came is not a frame, or is larger than allowed."""
 
 
-def frame_of(messages: Sequence[str]) -> bytes:
-    """One frame with these messages, each of them JSON text."""
-    body = f"[{','.join(messages)}]".encode("ascii")
+def frame_of(messages: Sequence[Message]) -> bytes:
+    """A frame with these messages; several where one would be large. All at once, as that costs half of one by one."""
+    body = _encode(messages).encode("ascii")
+    if len(body) > _FULL_BYTES and len(messages) > 1:
+        half = len(messages) // 2
+        return frame_of(messages[:half]) + frame_of(messages[half:])
     return len(body).to_bytes(_LENGTH_BYTES) + body
 
 

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from executor_node.workers.frames import MAX_GATHERED, Message, encode_message, frame_of, lift_texts
+from executor_node.workers.frames import MAX_GATHERED, Message, frame_of, lift_texts
 
 
 class Outgoing:
@@ -24,16 +24,13 @@ class Outgoing:
         self._connection = connection
         self._schedule = schedule
         self._lock = threading.Lock()
-        self._gathered: list[str] = []
-        self._size = 0
+        self._gathered: list[Message] = []
 
     def tell(self, message: Message) -> None:
         """Send a message, now or soon."""
-        text = encode_message(message)
         with self._lock:
-            self._gathered.append(text)
-            self._size += len(text)
-            first, full = len(self._gathered) == 1, self._size >= MAX_GATHERED
+            self._gathered.append(message)
+            first, full = len(self._gathered) == 1, len(self._gathered) >= MAX_GATHERED
         if self._schedule is None or full:
             self.flush()
         elif first:
@@ -68,5 +65,4 @@ class Outgoing:
 
     def _gathered_frame(self) -> bytes:
         gathered, self._gathered = self._gathered, []
-        self._size = 0
         return frame_of(gathered) if gathered else b""

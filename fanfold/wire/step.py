@@ -260,20 +260,14 @@ def event_from_proto(message: pb.StepEvent) -> StepEvent | None:
         InvalidArgument: as `outcome_from_proto`.
     """
     time = time_from_proto(message.time)
-    match message.WhichOneof("event"):
-        case "ended":
-            outcome = outcome_from_proto(message.ended.outcome)
-            return StepEnded(task_id=message.task_id, time=time, outcome=outcome)
-        case "started":
-            started = message.started
-            return StepStarted(task_id=message.task_id, time=time, session_id=started.session_id, node=started.node)
-        case "progress":
-            progress = _progress_from_proto(message.progress)
-            if progress is None:
-                return None
-            return StepProgressed(task_id=message.task_id, time=time, progress=progress)
-        case _:
-            return None
+    if message.HasField("ended"):
+        outcome = outcome_from_proto(message.ended.outcome)
+        return StepEnded(task_id=message.task_id, time=time, outcome=outcome)
+    if message.HasField("started"):
+        started = message.started
+        return StepStarted(task_id=message.task_id, time=time, session_id=started.session_id, node=started.node)
+    progress = _progress_from_proto(message.progress)
+    return None if progress is None else StepProgressed(task_id=message.task_id, time=time, progress=progress)
 
 
 def _progress_to_proto(progress: Progress, message: pb.StepProgress) -> None:

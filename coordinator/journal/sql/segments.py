@@ -70,20 +70,24 @@ class _Layout:
         self.size = 0
 
     def add(self, body: bytes, flags: int = 0) -> None:
-        if len(body) <= self._inline_bytes:
-            self._put(body, flags)
+        size = len(body)
+        if size <= self._inline_bytes:
+            self._parts += (_HEAD.pack(flags, size), body)
+            self.size += _HEAD.size + size
             return
         reference = Reference.to(body, self._offset)
         self._large.append(body)
         self._offset += len(body)
-        self._put(_REFERENCE.pack(reference.offset, reference.size, reference.digest), flags | _LARGE)
+        self._parts += (
+            _HEAD.pack(flags | _LARGE, _REFERENCE.size),
+            _REFERENCE.pack(reference.offset, reference.size, reference.digest),
+        )
+        self.size += _HEAD.size + _REFERENCE.size
 
     def add_text(self, text: str) -> None:
-        self._put(text.encode(), 0)
-
-    def _put(self, body: bytes, flags: int) -> None:
-        self._parts += (_HEAD.pack(flags, len(body)), body)
-        self.size += _HEAD.size + len(body)
+        data = text.encode()
+        self._parts += (_HEAD.pack(0, len(data)), data)
+        self.size += _HEAD.size + len(data)
 
     def data(self) -> bytes:
         return b"".join(self._parts)

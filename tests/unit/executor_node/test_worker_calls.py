@@ -10,7 +10,7 @@ import pytest
 
 from executor_node.workers.calls import load, load_async, result_of, result_of_error
 from executor_node.workers.context import Context
-from executor_node.workers.frames import encode_message
+from executor_node.workers.frames import FrameReader, frame_of
 from executor_node.workers.messages import Result, Setup, result_from_message, result_to_message
 from fanfold.agent import AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure, Usage
@@ -27,7 +27,8 @@ def code_of(value: object, context: Context) -> FailureCode | None:
 
 
 def through_the_socket(result: Result) -> Result:
-    return result_from_message(json.loads(encode_message(result_to_message(1, result))))
+    (message,) = FrameReader(max_text_bytes=0).feed(frame_of([result_to_message(1, result)]))
+    return result_from_message(message)
 
 
 def nested(depth: int) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_node.workers.frames import MAX_TEXT, FrameError, FrameReader, encode_message, frame_of, lift_texts
+from executor_node.workers.frames import MAX_FRAME_BYTES, MAX_TEXT, FrameError, FrameReader, frame_of, lift_texts
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -20,7 +20,7 @@ MESSAGES = st.lists(st.lists(JSON, min_size=1, max_size=4), max_size=5)
 
 @given(frames=st.lists(MESSAGES, max_size=4), piece=st.integers(1, 50))
 def test_messages_survive_however_the_stream_is_cut(frames: list[list[list[object]]], piece: int) -> None:
-    stream = b"".join(frame_of([encode_message(message) for message in frame]) for frame in frames)
+    stream = b"".join(frame_of(frame) for frame in frames)
     reader = FrameReader(max_text_bytes=1_000_000)
     heard: list[list[object]] = []
     for start in range(0, len(stream), piece):
@@ -28,8 +28,21 @@ def test_messages_survive_however_the_stream_is_cut(frames: list[list[list[objec
     assert heard == [message for frame in frames for message in frame]
 
 
+def test_many_messages_that_are_large_together_go_in_frames_that_are_not() -> None:
+    messages = [["end", number, "\U0001f600" * MAX_TEXT] for number in range(20)]  # 12 bytes of JSON a character
+    stream, sizes, heard = frame_of(messages), [], []
+    reader = FrameReader(max_text_bytes=0)
+    while stream:
+        size = 4 + int.from_bytes(stream[:4])
+        sizes.append(size)
+        heard += reader.feed(stream[:size])
+        stream = stream[size:]
+    assert heard == messages
+    assert max(sizes) < MAX_FRAME_BYTES / 2
+
+
 def test_lone_surrogates_survive() -> None:
-    assert FrameReader(max_bytes=100, max_text_bytes=0).feed(frame_of([encode_message(["\ud800"])])) == [["\ud800"]]
+    assert FrameReader(max_bytes=100, max_text_bytes=0).feed(frame_of([["\ud800"]])) == [["\ud800"]]
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[{}]", b"[[]]", b"[1]", b"nonsense", b"[" * 100_000, b"\xff"])
@@ -47,7 +60,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone() -> None:
 def large_frames(message: list[Any]) -> list[bytes]:
     """All frames of a message, with its large texts ahead."""
     pieces = list(lift_texts(message))
-    return [*pieces, frame_of([encode_message(message)])]
+    return [*pieces, frame_of([message])]
 
 
 TEXTS = ["x" * 200_000, "é" * 100_000 + "\ud800", "漢😀" * 70_000, "\udc00" * 65_537]
@@ -77,7 +90,7 @@ def test_what_comes_between_the_pieces_is_heard_at_once() -> None:
     for piece, other in zip(pieces, [*others, None], strict=False):
         assert reader.feed(piece) == []
         if other is not None:
-            assert reader.feed(frame_of([encode_message(other)])) == [other]
+            assert reader.feed(frame_of([other])) == [other]
     assert reader.feed(last) == [large]
 
 
@@ -95,7 +108,7 @@ def test_lifted_texts_are_bounded_together_and_give_their_room_back() -> None:
     for number in range(10):
         *pieces, last = large_frames(["end", number, "x" * 200_000])
         cancelled, *_ = large_frames(["run", 100 + number, "y" * 200_000])
-        for frame in [*pieces, cancelled, frame_of([encode_message(["cancel", 100 + number])])]:
+        for frame in [*pieces, cancelled, frame_of([["cancel", 100 + number]])]:
             reader.feed(frame)
         assert reader.feed(last) == [["end", number, "x" * 200_000]]
     with pytest.raises(FrameError, match="more than 450,000"):
@@ -112,4 +125,4 @@ def test_a_piece_for_a_place_that_its_message_does_not_have_is_left_out() -> Non
     body = b"p" + (7).to_bytes(8) + bytes([9]) + b"text"
     reader = FrameReader(max_text_bytes=1000)
     reader.feed(len(body).to_bytes(4) + body)
-    assert reader.feed(frame_of([encode_message(["end", 7, "x"])])) == [["end", 7, "x"]]
+    assert reader.feed(frame_of([["end", 7, "x"]])) == [["end", 7, "x"]]

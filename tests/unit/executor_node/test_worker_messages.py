@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from executor_node.workers.context import Context
-from executor_node.workers.frames import encode_message
+from executor_node.workers.frames import frame_of
 from executor_node.workers.messages import (
     MAX_LINE,
     MAX_TEXT,
@@ -140,7 +140,7 @@ def test_what_is_told_fits_into_a_frame_however_much_an_agent_says() -> None:
     context.tool_finished("n" * 10_000_000, detail="d" * 10_000_000)
     assert progress_from_message(told[0]) == TextWritten(text="b" * MAX_TEXT)
     assert progress_from_message(told[1]) == ToolFinished(name="n" * 128, success=True, detail="d" * MAX_LINE)
-    assert all(len(encode_message(message)) < 100_000 for message in told)
+    assert all(len(frame_of([message])) < 100_000 for message in told)
 
 
 @pytest.mark.parametrize("usage", [{"input_tokens": 1}, Usage(input_tokens=1.5), None])  # type: ignore[arg-type]
