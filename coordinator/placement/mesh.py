@@ -71,7 +71,7 @@ class MeshExecutor:
         self._mesh = mesh
         self._scope = scope
         self._noted: set[str] = set()
-        self._noting: dict[str, asyncio.Lock] = {}
+        self._noting: dict[str, asyncio.Event] = {}
         self._spending = Spending(mesh.nodes, mesh.queue, scope)
 
     def needs(self, spec: AgentStepSpec) -> int:
@@ -146,7 +146,7 @@ class MeshExecutor:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
         work = 0 if self._scope.receipts is None else work_of(spec)
         for placement in itertools.count(1):
-            reservation = self._spending.unlimited() or await self._spending.reserve(spec)
+            reservation = self._spending.unlimited or await self._spending.reserve(spec)
             if isinstance(reservation, StepFailure):
                 return unplaced(spec, reservation)
             with reservation:
@@ -176,10 +176,16 @@ class MeshExecutor:
     async def _note(self, node: KnownNode) -> None:
         """Have it noted that the run's steps may be on this node, before any of them is (C19)."""
         while (name := node.node.name) not in self._noted:  # another node may answer there meanwhile
-            async with self._noting.setdefault(name, asyncio.Lock()):
-                if name not in self._noted:
-                    await self._scope.use_node(name)
-                    self._noted.add(name)
+            if name in self._noting:
+                await self._noting[name].wait()  # unlike a lock, this lets all who wait go on at once, in one frame
+                continue
+            noted = self._noting[name] = asyncio.Event()
+            try:
+                await self._scope.use_node(name)
+                self._noted.add(name)
+            finally:
+                del self._noting[name]
+                noted.set()
 
     def _begin(
         self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: Attempt, reservation: Reservation

@@ -19,10 +19,8 @@ class Spending:
         self._nodes = nodes
         self._queue = queue
         self._scope = scope
-
-    def unlimited(self) -> Reservation | None:
-        """The reservation of an attempt of a run without a budget; None if it has one."""
-        return Reservation() if self._scope.budget is None else None
+        self.unlimited = Reservation() if scope.budget is None else None
+        """The reservation of every attempt of a run without a budget; None if it has one."""
 
     async def reserve(self, spec: AgentStepSpec) -> Reservation | StepFailure:
         """Set aside what an attempt may spend, before it looks for a place: a step that waits for tokens holds none."""
