@@ -12,6 +12,9 @@ from fanfold.errors import InvalidArgument
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
+_MAX_NUMBER = 2**63 - 1
+"""As far as databases count."""
+
 
 def page_size_of(asked: int) -> int:
     """The page size to use: 0 means the default, and more than the most is cut.
@@ -40,6 +43,10 @@ def key_of_token(token: str, *kinds: type) -> tuple[Any, ...]:
         json.dumps(key, ensure_ascii=False).encode()  # a lone surrogate can be escaped in JSON, and kept nowhere
     except (binascii.Error, ValueError, RecursionError):
         key = None
-    if not isinstance(key, list) or [type(part) for part in key] != list(kinds):
+    if not isinstance(key, list) or [type(part) for part in key] != list(kinds) or not all(map(_is_kept, key)):
         raise InvalidArgument.of_field("page_token", "must be a token that this method gave")
     return tuple(key)
+
+
+def _is_kept(part: object) -> bool:
+    return not isinstance(part, int) or abs(part) <= _MAX_NUMBER
