@@ -12,6 +12,11 @@ from fanfold.model.job import OutputPiece, OutputSource
 _PIECE_BYTES = 4096
 """What is written in smaller pieces is put together up to this, so that a ring has few of them."""
 
+_BYTES_A_PIECE = 1024
+"""A ring holds no more pieces than so many bytes each would be; only little pieces with gaps between could be more."""
+
+_LEAST_PIECES = 8
+
 
 @dataclass(slots=True)
 class _Piece:
@@ -98,11 +103,16 @@ class Ring:
 
     def since(self, offset: int) -> Sequence[OutputPiece]:
         """All that is held from `offset` on, put together as far as it is contiguous."""
-        pieces: list[OutputPiece] = []
-        while (piece := self.read(offset, self.limit + 1, final=True)) is not None:
-            pieces.append(OutputPiece(offset=piece.offset, data=piece.data, time=piece.time))
-            offset = piece.offset + len(piece.data)
-        return pieces
+        runs: list[_Piece] = []
+        for piece in self._pieces:
+            start = max(offset, piece.offset)
+            if start >= piece.end:
+                continue
+            if not runs or runs[-1].end != start:
+                runs.append(_Piece(start, bytearray(), piece.time))
+            runs[-1].data += piece.data[start - piece.offset :]
+            runs[-1].time = piece.time
+        return [OutputPiece(offset=run.offset, data=bytes(run.data), time=run.time) for run in runs]
 
     def cut_to(self, limit: int) -> Ring:
         """A copy that holds the last `limit` bytes."""
@@ -119,10 +129,11 @@ class Ring:
 
     def _fit(self, limit: int) -> int:
         """Drop from the front until no more than `limit` bytes are held, and no more of a character than all of it."""
+        before = self._held
+        self._drop_pieces_beyond(limit // _BYTES_A_PIECE + _LEAST_PIECES)
         excess = self._held - limit
         if excess <= 0:
-            return 0
-        before = self._held
+            return before - self._held
         while excess >= len(self._pieces[0].data):
             excess -= len(self._pieces[0].data)
             self._held -= len(self._pieces.popleft().data)
@@ -133,6 +144,11 @@ class Ring:
             self._drop_rest_of_character()
         self.lossy = True
         return before - self._held
+
+    def _drop_pieces_beyond(self, most: int) -> None:
+        while len(self._pieces) > most:
+            self._held -= len(self._pieces.popleft().data)
+            self.lossy = True
 
     def _drop_before(self, offset: int) -> None:
         while self._pieces and self._pieces[0].offset < offset:

@@ -142,3 +142,24 @@ def test_every_reader_gets_the_end_of_the_text_in_order_and_whole(
         offset = start + len(data)
     assert offset >= len(whole)
     whole[written.earliest :].decode()  # it begins with a whole character
+
+
+@pytest.mark.parametrize("limit", [64, 262_144])
+def test_little_pieces_with_gaps_between_do_not_pile_up(limit: int) -> None:
+    written = Ring(OutputSource(name="out"), limit)
+    for number in range(limit):
+        written.write(2 * number, b"x", NOW)
+    pieces = written.since(0)
+    assert len(pieces) == limit // 1024 + 8
+    assert [piece.offset for piece in pieces] == [2 * number for number in range(limit - len(pieces), limit)]
+    assert (written.held, written.earliest, written.lossy) == (len(pieces), pieces[0].offset, True)
+
+
+def test_a_full_ring_of_little_writes_loses_none_of_its_bytes_to_the_number_of_its_pieces() -> None:
+    written = Ring(OutputSource(name="out"), 262_144)
+    for _ in range(262_144 // 3000 + 1):
+        written.write(written.total, b"x" * 3000, NOW)
+    assert written.held == 262_144
+    assert [(it.offset, len(it.data)) for it in written.since(written.earliest + 5)] == [
+        (written.earliest + 5, 262_139)
+    ]
