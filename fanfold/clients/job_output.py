@@ -62,6 +62,8 @@ class SourceBuffer:
 
     def take(self, most: int) -> Chunk | None:
         """The next bytes to be sent, at most so many; None if there are none."""
+        if self._first > self._following:  # a gap, which ends with a whole character
+            self._following = self._first + _rest_of_character(self._data)
         offset = max(self._first, self._following)
         begin = offset - self._first
         data = bytes(self._data[begin : begin + most])
@@ -73,6 +75,11 @@ class SourceBuffer:
     def is_sent(self) -> bool:
         """Whether all of it was taken."""
         return self._following >= self._first + len(self._data)
+
+
+def _rest_of_character(data: bytearray) -> int:
+    """How many bytes at the front go on with a character of UTF-8 that began before."""
+    return next((count for count, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), len(data[:3]))
 
 
 class Settlement(NamedTuple):

@@ -41,3 +41,20 @@ def test_what_is_written_again_is_sent_from_where_the_registry_lacks_it_whenever
     buffer.add(whole[before:])
     assert b"".join(data for _, data in taken(buffer)) == b"ghi"
     assert buffer.is_sent()
+
+
+def test_a_gap_ends_with_a_whole_character() -> None:
+    buffer = SourceBuffer(8, is_placed=True)
+    buffer.add("a😀жжb".encode())  # 10 bytes, of which the last 8 are held
+    assert buffer.take(100) == (5, "жжb".encode())
+    buffer.add("c😀жжd".encode())
+    assert buffer.take(100) == (15, "жжd".encode())
+    buffer.add("ж".encode())  # what falls out now was sent
+    assert buffer.take(100) == (20, "ж".encode())
+
+
+def test_a_gap_before_nothing_but_the_rest_of_a_character_is_all_there_is_to_send() -> None:
+    buffer = SourceBuffer(3, is_placed=True)
+    buffer.add("😀".encode())
+    assert buffer.take(100) is None
+    assert buffer.is_sent()
