@@ -17,8 +17,8 @@ from fanfold.sql.migration import migrate
 from job_registry.store import migrations
 from job_registry.store.sql.schema import SCHEMA, STORE
 from job_registry.store.sql.tables import metadata
-from job_registry.store.store import StoreFailed
-from support.job_stores import add, sqlite_store
+from job_registry.store.store import ChangesGone, JobQuery, Retention, StoreFailed
+from support.job_stores import add, add_settled, sqlite_store
 
 
 def test_migrations_make_the_tables_that_the_code_knows(tmp_path: Path) -> None:
@@ -67,3 +67,16 @@ async def test_a_file_that_is_gone_is_told_as_the_stores_failure(tmp_path: Path)
             await store.take_number()
         with pytest.raises(StoreFailed):
             await store.find(1)
+
+
+@pytest.mark.contract("F23")
+async def test_what_was_forgotten_stays_forgotten_when_the_clock_was_wrong_for_a_while(tmp_path: Path) -> None:
+    async with sqlite_store(tmp_path) as store:
+        early, late = await add_settled(store), await add_settled(store)
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+            connection.execute("UPDATE jobs SET settled_at = settled_at + 3600000000 WHERE number = ?", [early.number])
+            connection.commit()
+        assert await store.purge(Retention(settled_jobs=10, settled_age=0.0)) == 1
+        assert await store.purge(Retention(settled_jobs=0, settled_age=7200.0)) == 1
+        with pytest.raises(ChangesGone):
+            await store.changes(JobQuery(), late.change - 1)

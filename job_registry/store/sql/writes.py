@@ -101,7 +101,8 @@ def purge(transaction: Transaction, retention: Retention, limit: int) -> int:
         _forget_contents(transaction, numbers)
         connection.execute(delete(jobs).where(jobs.c.number.in_(numbers)))
         last = max(row.change for row in doomed)
-        connection.execute(update(counters).where(counters.c.name == "forgotten").values(value=last))
+        forgotten = and_(counters.c.name == "forgotten", counters.c.value < last)  # clocks can jump
+        connection.execute(update(counters).where(forgotten).values(value=last))
     return len(doomed)
 
 
