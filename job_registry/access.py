@@ -35,10 +35,10 @@ def controls(principal: Principal, job: KeptJob) -> bool:
 def produces(principal: Principal, job: KeptJob) -> bool:
     """Whether the principal may take a job over as its producer.
 
-    Coordinators take over from one another; other producers only what they registered themselves, or what is theirs.
+    Coordinators take over from one another; others only what they registered themselves: whose job it is asks for its
+    stop, and does not take it from under whoever runs it.
     """
-    is_its_own = covers(principal.name, job.producer) or covers(principal.name, job.owner)
-    return is_its_own or principal.has(Role.COORDINATOR)
+    return covers(principal.name, job.producer) or principal.has(Role.COORDINATOR)
 
 
 def require_seen(principal: Principal, job: KeptJob | None) -> KeptJob:

@@ -89,27 +89,21 @@ class Jobs:
         """A job that is not settled."""
         return self._live.get(number)
 
-    async def register(self, new: NewJob, producer: Producer) -> LiveJob:
-        """Commit a job that has started, held by its producer."""
-        return await self._finishing.finish(self._register(new, producer))
+    async def register(self, new: NewJob) -> KeptJob:
+        """Commit a job that has started, or give the one that its request has come to meanwhile."""
+        return await self._finishing.finish(self._register(new))
 
-    async def _register(self, new: NewJob, producer: Producer) -> LiveJob:
+    async def _register(self, new: NewJob) -> KeptJob:
         try:
             kept = await self.store.add(new)
         except Unavailable:
             self._doubtful.add(new.number)
             raise
-        live = self._live.get(kept.number)
-        if live is None:
+        if kept.number == new.number:
             rings = [Ring(source, self.config.output.live_bytes) for source in kept.sources]
-            live = LiveJob(kept, rings, away_since=self.now())
-            if kept.state.is_settled:  # its request came before, and all that followed has happened
-                live.ended.set()
-                return live
-            self._enter(live)
+            self._enter(LiveJob(kept, rings, away_since=self.now()))
             self.changed.ring()
-        self._take_over(live, producer)
-        return live
+        return kept
 
     async def attach(self, live: LiveJob, producer: Producer, epoch: int) -> None:
         """Have another stream hold a job.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fanfold.model.principal import Role
 from fanfold.rpc.auth.policy import Policy
 
-_PRODUCE = frozenset({Role.PRODUCER, Role.COORDINATOR})
+_PRODUCE = frozenset({Role.CALLER, Role.PRODUCER, Role.COORDINATOR})  # callers for themselves alone
 _LOOK = frozenset({Role.CALLER, Role.OPERATOR, Role.OBSERVER})
 _CONTROL = frozenset({Role.CALLER, Role.OPERATOR})
 

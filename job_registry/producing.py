@@ -40,14 +40,18 @@ CREDIT_BYTES = 1_048_576
 """Output that may be under way on a stream."""
 
 
+_Request = tuple[str, str, str]
+"""Who opens it, for whom, and its id."""
+
+
 class Openings:
     """The requests that are being opened, each by the stream that came last."""
 
     def __init__(self) -> None:
-        self._streams: dict[tuple[str, str], Stream] = {}
+        self._streams: dict[_Request, Stream] = {}
 
     @contextmanager
-    def only(self, key: tuple[str, str], stream: Stream) -> Iterator[None]:
+    def only(self, key: _Request, stream: Stream) -> Iterator[None]:
         """Have no other stream open the request meanwhile: one that does is ended, as its producer has come again."""
         before = self._streams.get(key)
         if before is not None:
@@ -121,30 +125,32 @@ class Stream:
         )
         check_spec(spec, jobs.config.limits)
         counted_by = owner or self._principal.name
-        with self._openings.only((owner, request_id), self):
-            known = await jobs.store.find_request(owner, request_id)
-            if known is not None:
-                return await self._hold(access.require_produced(self._principal, known), asked.epoch)
+        epoch = asked.epoch
+        with self._openings.only((self._principal.name, owner, request_id), self):
+            kept = await jobs.store.find_request(owner, request_id)
+            if kept is not None:
+                return await self._hold(access.require_produced(self._principal, kept), epoch)
             with jobs.capacity.reserved(counted_by):
                 number = await jobs.store.take_number()
                 self.told.push(Admitted(f"{spec.kind}-{number}"))
                 started = await self._started(words)
                 if started is None:
                     return None
+                epoch = started.epoch or epoch
                 new = NewJob(
                     number=number,
                     kind=spec.kind,
                     owner=owner,
                     producer=self._principal.name,
                     request_id=request_id,
-                    epoch=started.epoch or asked.epoch,
+                    epoch=epoch,
                     label=spec.label,
                     parent=spec.parent,
                     holds=line_of(started.holds),
                     sources=spec.sources,
                 )
-                live = await jobs.register(new, self)
-        return self._committed(live)
+                kept = await jobs.register(new)
+            return await self._hold(access.require_produced(self._principal, kept), epoch)
 
     async def _started(self, words: AsyncIterator[ProducerWord]) -> Started | None:
         """The producer's word that its work has started; None if it has not."""

@@ -60,7 +60,7 @@ def test_only_coordinators_reach_what_runs_on_nodes_and_callers_where_it_is_conf
     assert closed["ExecuteStep"] == closed["Link"] == opened["Link"] == {Role.COORDINATOR}
     assert opened["ExecuteStep"] == {Role.COORDINATOR, Role.CALLER}
     assert COORDINATOR["AnnounceNode"] == {Role.NODE}
-    assert JOB_REGISTRY["ProduceJob"] == {Role.COORDINATOR, Role.PRODUCER}
+    assert JOB_REGISTRY["ProduceJob"] == {Role.COORDINATOR, Role.PRODUCER, Role.CALLER}
 
 
 @asynccontextmanager

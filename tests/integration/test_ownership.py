@@ -12,8 +12,9 @@ import grpc.aio
 import pytest
 
 from fanfold import Mesh
+from fanfold.clients.job_producer import GrpcJobProducer
 from fanfold.errors import Aborted, FanfoldError, InvalidArgument, NotFound, PermissionDenied
-from fanfold.model.job import JobState
+from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import Run, RunStarted, RunState
 from fanfold.rpc.auth.acting import ON_BEHALF_OF
 from fanfold.rpc.channels import open_channel
@@ -257,3 +258,26 @@ async def test_a_mesh_whose_services_and_callers_have_certificates_needs_no_toke
             assert run.owner == "alice"
             assert isinstance(await anext(aiter(elsewhere.watch(run.run_id))), RunStarted)
             assert isinstance(await refused(watched(bob, run.run_id)), NotFound)
+
+
+@pytest.mark.contract("C31")
+async def test_a_caller_produces_jobs_of_its_own_and_neither_those_of_others_nor_what_others_produce(
+    tmp_path: Path,
+) -> None:
+    spec = JobSpec(kind="build", sources=("out",))
+
+    async def start() -> str:
+        return "nothing"
+
+    async with secured_mesh(tmp_path, with_registry=True, **journal(tmp_path)) as up, up.mesh("alice") as alice:
+        shown = up.keyring.credentials("alice")
+        async with GrpcJobProducer(up.registry, credentials=shown) as producer:
+            own = await producer.open_job(spec, "r", epoch=1, start=start)
+            assert (await alice.jobs.get(own.job_id)).owner == "alice"
+            for_bob = producer.open_job(spec, "r2", epoch=1, start=start, owner="bob")
+            assert isinstance(await refused(for_bob), PermissionDenied)
+            run = await alice.start([step("slow", "sleep", "60")])
+            seized = producer.reattach(run.id, epoch=2**62)
+            assert isinstance(await refused(seized.stop_asked()), NotFound)
+            await run.cancel()
+            assert (await alice.jobs.wait(run.id, timeout=DEADLINE)).state is JobState.KILLED

@@ -30,7 +30,7 @@ from job_registry.words import (
 )
 from support.mesh import DEADLINE, until
 
-ALICE = Principal("alice", frozenset({Role.CALLER, Role.PRODUCER}))
+ALICE = Principal("alice", frozenset({Role.CALLER}))
 
 _Word = TypeVar("_Word", bound=RegistryWord)
 

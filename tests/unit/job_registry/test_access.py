@@ -44,9 +44,8 @@ WHO = {
 OWNERS = {"owner", "covering"}
 SEE = OWNERS | {"operator", "observer", "anonymous"}
 CONTROL = OWNERS | {"operator", "anonymous"}
-PRODUCE = OWNERS | {"producer", "coordinator", "anonymous"}
+PRODUCE = {"producer", "coordinator", "anonymous"}
 OPEN_CONTROL = WHO.keys() - {"observer"}
-OPEN_PRODUCE = {"producer", "coordinator", "anonymous"}
 
 
 class World:
@@ -169,7 +168,7 @@ OPEN: dict[Operation, set[str]] = {
     read_result: set(OPEN_CONTROL),
     cancel: set(OPEN_CONTROL),
     delete: set(OPEN_CONTROL),
-    reattach: OPEN_PRODUCE,
+    reattach: PRODUCE,
 }
 """Who may do what with a job that is open to all."""
 

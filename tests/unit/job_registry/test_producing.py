@@ -37,7 +37,7 @@ from job_registry.words import (
 from support.job_words import ALICE, Clock, Producing, jobs_in
 from support.mesh import until
 
-BOB = Principal("bob", frozenset({Role.CALLER, Role.PRODUCER}))
+BOB = Principal("bob", frozenset({Role.CALLER}))
 SPEC = JobSpec(kind="test", sources=("out",))
 
 
@@ -176,6 +176,42 @@ async def test_a_stream_that_opens_a_request_again_ends_the_one_before() -> None
         assert error.reason == "SUPERSEDED"
         second.say(Started())
         assert (await second.heard(Committed)).job.id == "test-2"
+
+
+@pytest.mark.contract("C33", "C34")
+async def test_nobody_takes_an_open_job_over_by_opening_its_request_at_the_same_time() -> None:
+    async with jobs_in(open_jobs=True) as jobs:
+        openings, spec = Openings(), JobSpec(kind="test", sources=("out",), unowned=True)
+        alice, bob = Producing(jobs, openings=openings), Producing(jobs, BOB, openings)
+        alice.say(Open(spec, "r"))
+        await alice.heard(Admitted)
+        bob.say(Open(spec, "r"))
+        await bob.heard(Admitted)
+        alice.say(Started())
+        job = (await alice.heard(Committed)).job
+        bob.say(Started())
+        assert isinstance(await bob.failure(), NotFound)
+        assert (await alice.settle()).id == job.id
+        assert await states(jobs) == {job.id: JobState.COMPLETED}
+
+
+@pytest.mark.contract("C32", "F5")
+async def test_of_two_coordinators_that_open_a_request_at_the_same_time_the_newer_one_holds_the_job() -> None:
+    async with jobs_in() as jobs:
+        openings = Openings()
+        old, new = (
+            Producing(jobs, Principal(name, frozenset({Role.COORDINATOR})), openings) for name in ("c-1", "c-2")
+        )
+        for producing, epoch in ((old, 1), (new, 2)):
+            producing.say(Open(SPEC, "run", on_behalf_of="alice", epoch=epoch))
+            await producing.heard(Admitted)
+        new.say(Started())
+        job = (await new.heard(Committed)).job
+        old.say(Started())
+        error = await old.failure()
+        assert isinstance(error, Aborted)
+        assert error.reason == "STALE_EPOCH"
+        assert (await new.settle()).id == job.id
 
 
 @pytest.mark.contract("C32", "C38")
