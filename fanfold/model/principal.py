@@ -23,7 +23,7 @@ class Role(StrEnum):
     """What a principal may do; a service's policy says which of its methods that is."""
 
     CALLER = "caller"
-    """Starts work, and sees and controls what is its own."""
+    """Starts work, produces jobs, and sees and controls what is its own."""
     OPERATOR = "operator"
     """Sees and controls what is anybody's."""
     OBSERVER = "observer"
@@ -33,7 +33,7 @@ class Role(StrEnum):
     COORDINATOR = "coordinator"
     """Is a coordinator: has nodes run steps, and speaks to other services for its callers."""
     PRODUCER = "producer"
-    """Produces jobs, for its callers too."""
+    """Is a service that produces jobs for its callers, and speaks to other services for them."""
 
 
 @dataclass(frozen=True, slots=True)
