@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import psutil
 
 from fanfold import Mesh
-from faults.load import Load
+from faults.load import Load, open_files
 from faults.storms import StormyMesh
 from support.mesh import until, until_ready
 
@@ -59,6 +63,27 @@ def surprises(stormy: StormyMesh) -> list[str]:
 async def until_nothing_survives(load: Load) -> None:
     """Wait until the processes that steps shared are gone, too."""
     await until(lambda: not load.survivors(shared=True), "no process that steps shared is left")
+
+
+@asynccontextmanager
+async def leaving_nothing() -> AsyncIterator[None]:
+    """Wait at the end until the test has no more files and processes than at the beginning, and no network device.
+
+    Network namespaces last as long as the processes that hold them.
+    """
+    files, children = open_files(), _children()
+    yield
+    await until(lambda: open_files() <= files + SPARE_FILES, "the test has no more files open than before")
+    await until(lambda: _children() <= children, "the test has no more processes than before")
+    await until(lambda: not _devices(), "the test has no network device")
+
+
+def _children() -> int:
+    return len(psutil.Process().children(recursive=True))
+
+
+def _devices() -> list[str]:
+    return [name for _, name in socket.if_nameindex() if name.startswith(f"ff{os.getpid()}x")]
 
 
 @contextmanager

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from fanfold.background import background
-from faults.aftermath import SPARE_FILES, noting, surprises, until_as_before, until_calm, until_nothing_survives
+from faults.aftermath import leaving_nothing, noting, surprises, until_as_before, until_calm, until_nothing_survives
 from faults.journal_checker import journal_complaints
-from faults.load import open_files
 from faults.services import Coordinator, JournalingCoordinator
 from faults.store import Store
 from faults.storms import Fault, StormyMesh, abreast, journaling_mesh, let_loose, schedule
 from faults.subjects import Family, Subject
 from faults.wires import wired
 from faults.workflows import Workflow, drawn
-from support.mesh import until
 
 pytestmark = pytest.mark.process
 
@@ -82,9 +80,8 @@ def befallen(stormy: StormyMesh) -> tuple[Sequence[Subject], Sequence[Subject]]:
 async def test_whatever_befalls_coordinators_and_their_store_no_run_is_lost_and_no_success_repeated(
     seeds: range, tmp_path: Path, *, proxies: bool
 ) -> None:
-    files_before = open_files()
-    await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
-    await until(lambda: open_files() <= files_before + SPARE_FILES, "the test has no more files open than before")
+    async with leaving_nothing():
+        await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
 
 
 async def test_every_storm_befalls_coordinators_in_every_way_and_repeats_itself(

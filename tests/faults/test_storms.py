@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from fanfold.model.step import StepEvent
-from faults.aftermath import SPARE_FILES, noting, surprises, until_as_before, until_calm, until_nothing_survives
+from faults.aftermath import leaving_nothing, noting, surprises, until_as_before, until_calm, until_nothing_survives
 from faults.checker import History, complaints
-from faults.load import AGENTS, Load, open_files
+from faults.load import AGENTS, Load
 from faults.services import Coordinator, Node
 from faults.storms import Fault, StormyMesh, abreast, let_loose, schedule, stormy_mesh
 from faults.subjects import Family
 from faults.wires import wired
-from support.mesh import until
 
 pytestmark = pytest.mark.process
 
@@ -82,9 +81,8 @@ def some_of_each(history: Path) -> Load:
 async def test_whatever_befalls_a_mesh_every_step_ends_once_and_never_runs_beside_itself(
     seeds: range, tmp_path: Path, *, proxies: bool
 ) -> None:
-    files_before = open_files()
-    await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
-    await until(lambda: open_files() <= files_before + SPARE_FILES, "the test has no more files open than before")
+    async with leaving_nothing():
+        await abreast(seeds, lambda share: live_through(share, tmp_path / f"mesh-{share[0]}", proxies=proxies))
 
 
 def wires_dead(stormy: StormyMesh) -> list[Fault]:
