@@ -144,6 +144,11 @@ def full_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def command_environment() -> dict[str, str]:
+    """The environment for a command of whoever calls us: all of it, but for the token that we show."""
+    return {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+
+
 def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _given(value) if isinstance(value, Mapping) else value

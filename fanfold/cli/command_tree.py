@@ -1,101 +1,91 @@
-"""A command together with everything that it starts: watched, stopped, and gone in the end."""
+"""A command together with everything that it starts: watched, stopped, and gone in the end, whatever becomes of us."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
-from asyncio.subprocess import PIPE
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Self
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 
-from executor_node.supervisor import linux
+from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
+from executor_node.supervisor.protocol import Launch
+from fanfold.errors import FailedPrecondition
+from fanfold.settings import child_environment
 
 STOP_GRACE = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 
+_SUSPENDED_SECONDS = 7 * 86_400.0
+"""How long this process, or the machine, may be suspended before the command is taken for abandoned."""
+
 _CHUNK_BYTES = 64 * 1024
-_LOOK_SECONDS = 0.02
 
 OnOutput = Callable[[str, bytes], None]
 """Takes what was written to "stdout" or "stderr"."""
 
 
+@asynccontextmanager
+async def supervised() -> AsyncIterator[Supervision]:
+    """What runs commands while the block lasts, and kills what is left of them when it or this process ends."""
+    supervision = Supervision.spawn(child_environment())
+    supervision.silence_limit = _SUSPENDED_SECONDS
+    async with supervision:
+        yield supervision
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a command ended: its exit code, negative for a signal's number, and that in words."""
+
+    code: int
+    words: str
+
+
 class CommandTree:
-    """A running command, in a session of its own. On Linux nothing that it starts gets away, as orphans become ours."""
+    """A command that runs, and all that it starts: daemons, and what has called setsid, too.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    Raises (on making one):
+        FailedPrecondition: there is no such command.
+    """
 
-    @classmethod
-    async def start(cls, command: Sequence[str]) -> Self:
-        """Start a command. Raises OSError if it cannot be."""
-        if sys.platform == "linux":
-            linux.become_subreaper()
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
-        )
-        return cls(process)
+    def __init__(self, supervision: Supervision, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        if shutil.which(command[0], path=environment.get("PATH")) is None:
+            raise FailedPrecondition(f"{command[0]}: there is no such command", reason="NOT_STARTED")
+        self._ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        stdout, stderr = os.pipe(), os.pipe()
+        self._outputs = {"stdout": stdout[0], "stderr": stderr[0]}
+        launch = Launch(argv=command, environment=environment, directory=os.getcwd())
+        self._tree: ProcessTree = supervision.launch(launch, {1: stdout[1], 2: stderr[1]}, self._end)
 
-    @property
-    def pid(self) -> int:
-        """The command's process id."""
-        return self._process.pid
+    def _end(self, code: int, why: str) -> None:
+        self._ended.set_result(Exit(code, why or describe_exit(code)))
 
-    async def run(self, on_output: OnOutput) -> int:
-        """Wait until it has ended, and kill what it leaves behind; its exit code, negative for a signal's number.
-
-        To be cancelled leaves it running.
-        """
+    async def run(self, on_output: OnOutput) -> Exit:
+        """Wait until it has ended and nothing of it is left, and give what it writes to `on_output` meanwhile."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_copy("stdout", self._process.stdout, on_output))
-            tasks.create_task(_copy("stderr", self._process.stderr, on_output))
-            code = await self._process.wait()
-            await self.kill()
-        return code
+            for name, fd in self._outputs.items():
+                tasks.create_task(_copy(name, fd, on_output))
+        return await self._ended
 
     async def stop(self) -> None:
-        """Ask it to end, and kill it when it has not after a while; returns when nothing of it is left."""
-        for pid in self._living():
-            linux.send(pid, signal.SIGTERM)
-        self._signal_group(signal.SIGTERM)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_GRACE):
-                await self._process.wait()
-        await self.kill()
+        """Ask all of it to end, and kill what has not after a while; returns when nothing of it is left."""
+        self._tree.stop(STOP_GRACE)
+        await asyncio.wait([self._ended])
 
     async def kill(self) -> None:
         """Kill all of it; returns when nothing is left."""
-        while True:
-            self._signal_group(signal.SIGKILL)
-            living = self._living()
-            for pid in living:
-                linux.send(pid, signal.SIGKILL)
-                if pid != self.pid:  # the command itself is waited for by asyncio
-                    _reap(pid)
-            if not living and self._process.returncode is not None:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    def _living(self) -> list[int]:
-        """Whatever is below this process, which starts nothing else."""
-        return linux.descendants_of(os.getpid()) if sys.platform == "linux" else []
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+        self._tree.kill()
+        await asyncio.wait([self._ended])
 
 
-def _reap(pid: int) -> None:
-    """Have the kernel forget an orphan that has become ours, if it has ended."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-
-
-async def _copy(source: str, stream: asyncio.StreamReader | None, on_output: OnOutput) -> None:
-    assert stream is not None
-    while data := await stream.read(_CHUNK_BYTES):
-        on_output(source, data)
+async def _copy(source: str, fd: int, on_output: OnOutput) -> None:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(fd, "rb", buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    with closing(transport):
+        while data := await reader.read(_CHUNK_BYTES):
+            on_output(source, data)
