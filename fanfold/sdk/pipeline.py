@@ -59,11 +59,11 @@ class PipelineRun(MeshRun[PipelineEvent, PipelineResult]):
         self._texts = [json_text(item, path=f"items[{index}]") for index, item in enumerate(self._items)]
         return len(self._texts)
 
-    async def _events(self, detail: EventDetail) -> AsyncGenerator[PipelineEvent, None]:
+    async def _batches(self, detail: EventDetail) -> AsyncGenerator[Sequence[PipelineEvent], None]:
         with self._calls:
-            async with aclosing(super()._events(detail)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(super()._batches(detail)) as batches:
+                async for events in batches:
+                    yield events
 
     def _begin(self, detail: EventDetail, client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
         shape = PipelineShape(

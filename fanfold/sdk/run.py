@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -99,19 +99,29 @@ class MeshRun(ABC, Generic[Event, Result]):
         return self._run_to_end().__await__()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        async with aclosing(self._events(EventDetail.PROGRESS)) as events:
-            async for event in events:
-                yield event
+        async with aclosing(self._batches(EventDetail.PROGRESS)) as batches:
+            async for events in batches:
+                for event in self._heeded(events):
+                    yield event
 
     async def _run_to_end(self) -> Result:
         if self._result is None:
             detail = EventDetail.OUTCOMES if self._on_event is None else EventDetail.PROGRESS
-            async with aclosing(self._events(detail)) as events:
-                async for _ in events:
-                    pass
+            async with aclosing(self._batches(detail)) as batches:
+                async for events in batches:
+                    for _ in self._heeded(events):
+                        pass
         return self.result
 
-    async def _events(self, detail: EventDetail) -> AsyncGenerator[Event, None]:
+    def _heeded(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Each event when it has been told to whoever listens."""
+        for event in events:
+            if self._on_event is not None:
+                self._on_event(event)
+            yield event
+
+    async def _batches(self, detail: EventDetail) -> AsyncGenerator[Sequence[Event], None]:
+        """The events as they come: many at once."""
         if self._stream is not None:
             raise RuntimeError("the run has begun already; a second one needs a second call")
         self._outcomes = [None] * self._check()
@@ -120,10 +130,7 @@ class MeshRun(ABC, Generic[Event, Result]):
         self._stream = stream
         try:
             while not self.has_ended:
-                for event in await self._hear(stream):
-                    if self._on_event is not None:
-                        self._on_event(event)
-                    yield event
+                yield await self._hear(stream)
         finally:
             try:
                 if not self.has_ended and not self._is_lost and stream.has_begun:

@@ -115,11 +115,10 @@ class RunStream:
         self._patience.restored()
         self._was_reached = True
         self.trouble = ""
-        for event in events:
-            if isinstance(event, RunStarted):
-                self._bookmark = Bookmark(event.run_id, event.sequence + 1)
-            elif event.sequence:
-                self._bookmark = Bookmark(self.run_id, event.sequence + 1)
+        run_id = next((event.run_id for event in events if isinstance(event, RunStarted)), self.run_id)
+        numbered = next((event.sequence for event in reversed(events) if event.sequence), None)
+        if numbered is not None:
+            self._bookmark = Bookmark(run_id, numbered + 1)
 
     async def _lost(self, error: Unavailable) -> None:
         """Go on elsewhere. Raises `error` if that cannot be, or should not."""
