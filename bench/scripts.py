@@ -67,6 +67,8 @@ class Listener:
 
     async def room(self) -> None: ...
 
+    async def until_told(self) -> None: ...
+
 
 async def session(
     engine: QuickJsEngine, executor: Executor, source: str, listener: Listener

@@ -69,8 +69,9 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         checks = RequestChecks(validator, config.limits)
         executors = _executors(config, nodes, validator)
         forwarding = await stack.enter_async_context(Forwarding(credentials))
-        durable = await _durable_runs(config, executors, nodes, checks, stack)
-        runs = Runs(executors, checks, durable, await _scripts(config.scripts, checks, stack))
+        scripts = await _scripts(config.scripts, checks, stack)
+        durable = await _durable_runs(config, executors, nodes, checks, scripts, stack)
+        runs = Runs(executors, checks, durable, scripts)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
         looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
@@ -91,7 +92,12 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
 
 
 async def _durable_runs(
-    config: CoordinatorConfig, executors: ExecutorFactory, nodes: Nodes, checks: RequestChecks, stack: AsyncExitStack
+    config: CoordinatorConfig,
+    executors: ExecutorFactory,
+    nodes: Nodes,
+    checks: RequestChecks,
+    scripts: ScriptRuns,
+    stack: AsyncExitStack,
 ) -> DurableRuns | None:
     """The journaled runs, if a journal is configured (C17)."""
     kept = config.journal
@@ -109,7 +115,7 @@ async def _durable_runs(
         return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
-    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs)
+    return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs, scripts)
 
 
 async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: AsyncExitStack) -> ScriptRuns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from coordinator.budget import TokenBudget
@@ -67,11 +68,11 @@ class Scope:
 
     `budget` is what all of its steps may spend, None for as much as they like.
 
-    For journaled runs: `epoch` is the one with which this coordinator holds the run, `use_node` is awaited before a
-    step is sent to a node, by the node's name, and raises if it must not be; `receipts` are given once an ending is
-    durable; `adopted` are the executions, by key, that a former holder has left on nodes. `lost_nodes` are what it
-    used and what has lost all that ran there; `unaccounted` are the steps, by position and stage, that may have been
-    among that.
+    For journaled runs: `created_at` is when the run was accepted, `epoch` is the one with which this coordinator holds
+    it, `use_node` is awaited before a step is sent to a node, by the node's name, and raises if it must not be;
+    `receipts` are given once an ending is durable; `adopted` are the executions, by key, that a former holder has left
+    on nodes. `lost_nodes` are what it used and what has lost all that ran there; `unaccounted` are the steps, by
+    position and stage, that may have been among that.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class Scope:
     progress: bool
     waiting: Waiting = field(default_factory=Waiting)
     budget: TokenBudget | None = None
+    created_at: datetime | None = None
     epoch: int = 1
     hold: Hold = field(default_factory=Hold)
     use_node: Callable[[str], Awaitable[None]] = _no_matter

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from coordinator.runs.questions import Questions
 from fanfold.model.pipeline import StageFailure, StageRequest
-from fanfold.model.run import RunEvent, RunStepEvent
+from fanfold.model.run import RunEnded, RunEvent, RunStepEvent
 from fanfold.parts import RUN_TEXT_BYTES, RUN_WHOLE_BYTES, LargeTexts
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2
@@ -19,7 +19,7 @@ from fanfold.wire.ahead import batches_with_parts
 from fanfold.wire.batches import batches, encoded_batches
 from fanfold.wire.parts import size_of, within
 from fanfold.wire.pipeline import request_to_proto
-from fanfold.wire.run import event_from_bytes, event_into
+from fanfold.wire.run import event_from_bytes, event_into, event_to_bytes
 
 Response = TypeVar("Response", pb.RunResponse, pb.WatchRunResponse)
 
@@ -42,6 +42,14 @@ def _write_large(event: bytes, message: run_pb2.RunEvent, large: LargeTexts) -> 
 
 def _add_cut(event: bytes, response: pb.RunResponse | pb.WatchRunResponse) -> Message:
     return event_into(_whole(event), response.events.add())
+
+
+def without_value(events: Sequence[bytes]) -> Sequence[bytes]:
+    """Events for observers: the end of a script, which is the last of all, is told without its value (C28)."""
+    event = event_from_bytes(events[-1]) if events else None
+    if not isinstance(event, RunEnded) or event.script_result is None:
+        return events
+    return [*events[:-1], event_to_bytes(replace(event, script_result=replace(event.script_result, value=None)))]
 
 
 def pipeline_responses(

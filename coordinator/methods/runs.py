@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 
 from coordinator.journal.journal import RunFilter
-from coordinator.methods.answers import run_responses
+from coordinator.methods.answers import run_responses, without_value
 from coordinator.methods.callers import Context
 from coordinator.methods.forwarding import Forwarding
 from coordinator.methods.requests import read_run
@@ -96,7 +96,7 @@ class RunMethods(GeneratedServicer):
         run_id = _run_id_of(request)
         try:
             source = await self._queries.watch(current_principal(), run_id, request.from_sequence, detail)
-            while events := await source.read():
+            while events := without_value(await source.read()):
                 for response in run_responses(events, pb.WatchRunResponse, takes_parts=request.takes_parts):
                     yield response
         except HeldElsewhere as elsewhere:

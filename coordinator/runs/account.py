@@ -13,6 +13,8 @@ from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
 from fanfold.model.run import (
     BudgetExhausted,
+    LogLine,
+    PhaseStarted,
     Run,
     RunEnded,
     RunEvent,
@@ -67,7 +69,8 @@ class Account:
         """Tell that the run was accepted, unless it was told before."""
         if not self._is_started:
             self._is_started = True
-            self.tell(RunStarted, run_id=self._kept.run.run_id, total_steps=self._work.total)
+            script = self._work.script
+            self.tell(RunStarted, run_id=self._kept.run.run_id, total_steps=self._work.total, script=script)
 
     def tell_waiting(self, waiting_on: str) -> None:
         """Tell what the run waits on, if that is news (C42)."""
@@ -79,7 +82,15 @@ class Account:
         """Tell that a recorded step runs again (C16)."""
         self.tell(StepChanged, key=key, reason=reason)
 
-    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
+    def tell_phase(self, title: str) -> None:
+        """Tell that a script entered a phase."""
+        self.tell(PhaseStarted, title=title)
+
+    def tell_log(self, message: str) -> None:
+        """Tell a line of a script."""
+        self.tell(LogLine, message=message)
+
+    def tell_step(self, position: int, stage: int, event: StepEvent, *, label: str = "", phase: str = "") -> None:
         """Tell what happened to a step; its start only if no former holder has told it."""
         if isinstance(event, StepStarted):
             self._running += 1
@@ -96,6 +107,8 @@ class Account:
             event=event,
             recalled=recalled,
             budget_spent=self._budget.spent if self._budget and isinstance(event, StepEnded) else None,
+            label=label,
+            phase=phase,
         )
         entry = Entry(number, event_to_bytes(told), isinstance(event, StepEnded))
         if isinstance(event, StepEnded):
@@ -129,7 +142,8 @@ class Account:
         """Tell the run's end, and wait until it is durable. With every step a success, the records go (C16)."""
         now = datetime.now(UTC)
         error = reason if state is RunState.FAILED else ""
-        entry = self._entry(RunEnded, run=self.view(state, now, reason), error=error)
+        result = self._work.result_in(state, reason)
+        entry = self._entry(RunEnded, run=self.view(state, now, reason), error=error, script_result=result)
         done = state is RunState.COMPLETED and self.all_succeeded
         await self.log.finish(entry, self.standing(state, reason, forget_records=done))
 

@@ -21,6 +21,8 @@ from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import (
     BudgetExhausted,
     EventDetail,
+    LogLine,
+    PhaseStarted,
     Run,
     RunEnded,
     RunEvent,
@@ -198,9 +200,17 @@ class AttachedWork(AttachedRun):
                 self._task.cancel()
         return RunState.CANCELLED if self._task.cancelled() else RunState.COMPLETED
 
-    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
+    def tell_step(self, position: int, stage: int, event: StepEvent, *, label: str = "", phase: str = "") -> None:
         """Tell what happened to a step, as far as the caller wants to hear of it."""
-        self._tell_step(event, position, stage)
+        self._tell_step(event, position, stage, label=label, phase=phase)
+
+    def tell_phase(self, title: str) -> None:
+        """Tell that a script entered a phase."""
+        self._push(PhaseStarted, title=title)
+
+    def tell_log(self, message: str) -> None:
+        """Tell a line of a script."""
+        self._push(LogLine, message=message)
 
     def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
         """Tell that a pipeline's stage failed (C15)."""

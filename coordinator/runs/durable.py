@@ -25,14 +25,17 @@ from coordinator.runs.requests import (
     fan_out_work,
     new_fan_out,
     new_pipeline,
+    new_script,
     pipeline_work,
     specs_of,
     work_of,
 )
+from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import CannotGoOn
 from coordinator.scope import Hold, Receipts, Scope
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from fanfold.model.run import EventDetail, Run, RunKind, RunState
+from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec
 
 _LOOK_SECONDS = 0.1
@@ -74,6 +77,7 @@ class DurableRuns:
         checks: RequestChecks,
         waits: Waits,
         jobs: Jobs | None = None,
+        scripts: ScriptRuns | None = None,
     ) -> None:
         self.holding = holding
         self.journal = holding.journal
@@ -82,6 +86,7 @@ class DurableRuns:
         self._checks = checks
         self._waits = waits
         self._jobs = jobs
+        self._scripts = scripts
 
     async def start(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Run:
         """Begin a detached fan-out, and give it once it can no longer be lost (F6).
@@ -133,6 +138,17 @@ class DurableRuns:
                 assert isinstance(reader, LiveReader)
                 async with asked(reader, run.work.questions) as source:
                     yield PipelineCall(source, run.work.questions, run.cancel)
+
+    @asynccontextmanager
+    async def script(self, opening: Opening, script: Script, work: WorkFactory) -> AsyncIterator[Reader]:
+        """The events of a journaled script, while the block lasts. The run does not end with it.
+
+        Raises:
+            FanfoldError: as `parallel`.
+        """
+        run_id = await self._accept(new_script(opening, script), work)
+        async with self._attending(run_id, opening) as (_, reader):
+            yield reader
 
     async def _accept(self, new: NewRun, work: WorkFactory) -> str:
         """The id of the request's run, which is started if it is new."""
@@ -224,8 +240,8 @@ class DurableRuns:
         """A run that was claimed, ready to go on. Raises CannotGoOn if that is for others."""
         if not kept.run.attached and self._jobs is None:
             raise CannotGoOn("no job registry is configured here")
-        work = work_of(kept.run.kind, await self.journal.request(kept.run.run_id), self._checks)
-        history = await history_of(self.journal, kept, keep_last=kept.run.kind is RunKind.PIPELINE)
+        work = work_of(kept.run.kind, await self.journal.request(kept.run.run_id), self._checks, self._scripts)
+        history = await history_of(self.journal, kept, keep_last=kept.run.kind is not RunKind.PARALLEL)
         return self._run_of(kept, work, history)
 
     def _run_of(self, kept: KeptRun, work: WorkFactory, history: History) -> JournaledRun:
@@ -243,6 +259,7 @@ class DurableRuns:
             owner=kept.run.owner,
             progress=True,
             budget=_budget_of(kept, history),
+            created_at=kept.run.created_at,
             epoch=epoch,
             hold=Hold(may_write),
             use_node=use_node,

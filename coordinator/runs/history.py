@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from coordinator.journal.journal import Journal, KeptRun
 from coordinator.runs.reader import page_of
-from fanfold.model.run import BudgetExhausted, RunStarted, RunStepEvent, StageFailed
+from fanfold.model.run import BudgetExhausted, LogLine, PhaseStarted, RunStarted, RunStepEvent, StageFailed
 from fanfold.model.step import StepEnded, StepOutcome, StepStarted
 from fanfold.wire.run import event_from_bytes
 
@@ -28,6 +28,10 @@ class History:
     succeeded: int = 0
     failed: int = 0
     is_budget_exhausted: bool = False
+    lines: int = 0
+    """Phases and log lines of a script."""
+    spent_at: dict[int, int] = field(default_factory=dict)
+    """What the run had spent at the end of each item's last step, if it has a budget."""
 
     def take(self, event: object, *, keep_last: bool) -> None:
         """Take the next event into account."""
@@ -36,11 +40,13 @@ class History:
                 self.is_started = True
             case BudgetExhausted():
                 self.is_budget_exhausted = True
+            case PhaseStarted() | LogLine():
+                self.lines += 1
             case StageFailed(index=index):
                 self.stopped.add(index)
             case RunStepEvent(index=index, stage=stage, event=StepStarted()):
                 self.begun.add((index, stage))
-            case RunStepEvent(index=index, stage=stage, event=StepEnded(outcome=outcome)):
+            case RunStepEvent(index=index, stage=stage, event=StepEnded(outcome=outcome), budget_spent=spent):
                 self.begun.discard((index, stage))
                 self.ended.add((index, stage))
                 if outcome.success:
@@ -49,6 +55,8 @@ class History:
                     self.failed += 1
                 if keep_last:
                     self.last[index] = (stage, outcome)
+                    if spent is not None:
+                        self.spent_at[index] = spent
 
 
 async def history_of(journal: Journal, kept: KeptRun, *, keep_last: bool) -> History:

@@ -231,6 +231,7 @@ class JournaledRun:
             recall = Recall(gate, records, tell_changed, item_hash, keeps=bool(workflow_id))
             self._account.recall = recall
             await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
+            self._failure = self.work.failure
 
     async def _write(self) -> None:
         try:

@@ -13,7 +13,7 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.history import History
 from coordinator.runs.load import Load
 from coordinator.runs.questions import Questions
-from coordinator.runs.work import Listener
+from coordinator.runs.work import Listener, NoScript
 from fanfold.errors import FanfoldError
 from fanfold.model.pipeline import StageFailure, StageRequest
 from fanfold.model.run import RunKind
@@ -52,7 +52,7 @@ class PipelineCall:
     hang_up: Callable[[str], None]
 
 
-class PipelineWork:
+class PipelineWork(NoScript):
     """Implements `Work`: a pipeline, whose stages are asked through `questions`."""
 
     kind = RunKind.PIPELINE

@@ -7,7 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from coordinator.journal.journal import NewRun
@@ -15,11 +15,14 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineRequest, PipelineWork
 from coordinator.runs.questions import Questions
+from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import CannotGoOn, ParallelWork, Work
 from coordinator.scope import Scope
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
+from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec
 from fanfold.wire.request import specs_from_bytes, specs_to_bytes
+from fanfold.wire.script import script_from_bytes, script_to_bytes
 
 WorkFactory = Callable[[Scope], Work]
 """Gives the work of a run, for the scope in which it is done."""
@@ -63,6 +66,15 @@ def new_pipeline(opening: Opening, request: PipelineRequest) -> NewRun:
     )
 
 
+def new_script(opening: Opening, script: Script) -> NewRun:
+    """A script to be kept."""
+    request = script_to_bytes(script)
+    digest = _digest_of(opening, RunKind.SCRIPT)
+    digest.update(script_to_bytes(replace(script, parent="")))  # to whom it belongs makes no other request
+    run = _run_of(opening, RunKind.SCRIPT, 0)
+    return NewRun(run=run, request_id=opening.request_id, request_digest=digest.hexdigest(), request=request)
+
+
 def fan_out_work(specs: Sequence[AgentStepSpec]) -> WorkFactory:
     """The work of a fan-out."""
     return lambda _scope: ParallelWork(specs)
@@ -86,7 +98,7 @@ def specs_of(request: bytes) -> Sequence[AgentStepSpec]:
     return specs
 
 
-def work_of(kind: RunKind, request: bytes, checks: RequestChecks) -> WorkFactory:
+def work_of(kind: RunKind, request: bytes, checks: RequestChecks, scripts: ScriptRuns | None) -> WorkFactory:
     """The work of a kept run. Raises CannotGoOn for a kind or a form that only a newer release knows."""
     if kind is RunKind.PARALLEL:
         return fan_out_work(specs_of(request))
@@ -95,6 +107,11 @@ def work_of(kind: RunKind, request: bytes, checks: RequestChecks) -> WorkFactory
             return pipeline_work(PipelineRequest(**json.loads(request)), checks)
         except TypeError:
             raise CannotGoOn from None
+    if kind is RunKind.SCRIPT and scripts is not None:
+        script = script_from_bytes(request)
+        if script is None:
+            raise CannotGoOn
+        return scripts.work(script)
     raise CannotGoOn(f"this release cannot go on with a run of kind {kind}")
 
 

@@ -17,7 +17,7 @@ from coordinator.runs.questions import Questions
 from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
-from fanfold.errors import Aborted, FailedPrecondition, FieldViolation, Unimplemented
+from fanfold.errors import Aborted, FailedPrecondition, FieldViolation
 from fanfold.feed import Feed, fed
 from fanfold.model.pipeline import StageRequest
 from fanfold.model.run import Run
@@ -120,20 +120,26 @@ class Runs:
     ) -> AsyncIterator[EventSource]:
         """A script's events, while the block lasts; `wrong` is what is known to be wrong with the request.
 
-        Leaving it early cancels the run and waits until it is gone.
+        Without a workflow id, leaving it early cancels the run and waits until it is gone.
 
         Raises:
             InvalidArgument: names everything that is wrong; nothing was started.
             Aborted: a call with the same request id is under way.
             ResourceExhausted: as many scripts run as may.
-            Unimplemented: it has a workflow id, or is to be detached.
+            FailedPrecondition: it has a workflow id, and there is no journal (C17).
+            HeldElsewhere: another coordinator holds the run.
         """
-        if opening.workflow_id or not opening.attached or self._scripts is None:
-            raise Unimplemented("scripts are neither journaled nor detached yet", reason="SCRIPT_NOT_JOURNALED")
+        assert self._scripts is not None
+        if opening.workflow_id:
+            await self.durable.refuse_if_elsewhere(opening)
+            await self._scripts.check(opening.scope("script"), script, wrong)
+            async with self.durable.script(opening, script, self._scripts.work(script)) as events:
+                yield events
+            return
         with self._hold(opening):
             scope = opening.scope("script")
             feed: Feed[bytes] = Feed()
-            async with self._scripts.opened(opening, scope, script, wrong, feed) as run:
+            async with self._scripts.attached(opening.detail, scope, script, wrong, feed) as run:
                 with self._listed(run):
                     async with fed(feed, run.keep(self._executors(scope))):
                         yield feed

@@ -1,51 +1,32 @@
-"""Runs of workflow scripts that end with their callers' streams (C21 to C28)."""
+"""Workflow scripts that are asked for: what may be, and the runs that are made of them (C21, C25)."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 
-import structlog
-
-from coordinator.budget import SHARES
-from coordinator.combinators.runner import runner_of
-from coordinator.runs.attached import AttachedRun, Paced
+from coordinator.combinators.runner import StepRunner
+from coordinator.runs.attached_script import AttachedScript
 from coordinator.runs.checks import RequestChecks
-from coordinator.runs.opening import Opening
+from coordinator.runs.script_work import ScriptWork
 from coordinator.scope import Scope
-from coordinator.scripts.engine.engine import (
-    EngineFailed,
-    ScriptEngine,
-    ScriptProcess,
-    ScriptStart,
-    ScriptSyntaxError,
-)
-from coordinator.scripts.host.calls import Call, CallTerms
+from coordinator.scripts.engine.engine import EngineFailed, ScriptEngine, ScriptProcess, ScriptStart, ScriptSyntaxError
+from coordinator.scripts.host.answers import Ended, milliseconds
+from coordinator.scripts.host.calls import CallTerms
 from coordinator.scripts.host.limits import ScriptLimits
-from coordinator.scripts.host.session import ScriptSession, Setting
-from fanfold.background import background
+from coordinator.scripts.host.session import Setting
 from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
 from fanfold.feed import Feed
-from fanfold.model.run import LogLine, PhaseStarted, RunEnded, RunKind, RunStarted, RunState
-from fanfold.model.script import Script, ScriptResult, StopReason
-from fanfold.model.step import AgentStepSpec, StepEvent
+from fanfold.model.run import EventDetail
+from fanfold.model.script import Script
+from fanfold.model.step import AgentStepSpec
 from fanfold.parts import byte_size
-from fanfold.ports import AgentExecutor
-
-_log = structlog.get_logger(__name__)
-
-_STATES = {
-    StopReason.COMPLETED: RunState.COMPLETED,
-    StopReason.CANCELLED: RunState.CANCELLED,
-    StopReason.ERROR: RunState.FAILED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +51,8 @@ class ScriptRuns:
         self._running = 0
 
     @asynccontextmanager
-    async def opened(
-        self, opening: Opening, scope: Scope, script: Script, wrong: Sequence[FieldViolation], feed: Feed[bytes]
+    async def attached(
+        self, detail: EventDetail, scope: Scope, script: Script, wrong: Sequence[FieldViolation], feed: Feed[bytes]
     ) -> AsyncIterator[AttachedScript]:
         """The run of a script, which is compiled and has not begun; its process is gone at the end of the block.
 
@@ -81,48 +62,61 @@ class ScriptRuns:
             InvalidArgument: names everything that is wrong with it, with the place of a syntax error.
             ResourceExhausted: as many scripts run as may.
         """
-        violations = [*wrong, *self._violations(script)]
+        started_at = time.time_ns() // 1_000_000
+        with self._counted():
+            process = await self._compiled(script, scope, started_at, [*wrong, *self._violations(script)])
+            try:
+                setting = partial(self._setting, script, scope, started_at, ())
+                yield AttachedScript(scope, detail, feed, script.meta, process, setting)
+            finally:
+                await _end(process)
+
+    async def check(self, scope: Scope, script: Script, wrong: Sequence[FieldViolation]) -> None:
+        """Raise InvalidArgument for everything that is wrong with a script that is to be journaled, as `attached`."""
+        await _end(await self._compiled(script, scope, 0, [*wrong, *self._violations(script)]))
+
+    def work(self, script: Script) -> Callable[[Scope], ScriptWork]:
+        """The work of a journaled script."""
+
+        async def begin(scope: Scope) -> ScriptProcess:
+            return await self._engine.start(_start_of(script, scope, milliseconds(scope.created_at)))
+
+        def make(scope: Scope) -> ScriptWork:
+            def setting(runner: StepRunner, replayed: Sequence[Ended]) -> Setting:
+                return self._setting(script, scope, milliseconds(scope.created_at), replayed, runner)
+
+            return ScriptWork(script.meta, scope, partial(begin, scope), setting)
+
+        return make
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         if self._running >= self._terms.most_runs:
             limit = f"{self._terms.most_runs:,} scripts run here, which is the limit (scripts.most_runs)"
             raise ResourceExhausted(limit, reason="TOO_MANY_SCRIPTS", retry_delay=1.0)
         self._running += 1
         try:
-            process = await self._compiled(script, scope, violations)
-            try:
-                yield AttachedScript(scope, opening, script, feed, self._fitted(script), process)
-            finally:
-                if not isinstance(process, EngineFailed):
-                    process.kill()
-                    await process.closed()
+            yield
         finally:
             self._running -= 1
 
     async def _compiled(
-        self, script: Script, scope: Scope, violations: list[FieldViolation]
+        self, script: Script, scope: Scope, started_at: int, violations: list[FieldViolation]
     ) -> ScriptProcess | EngineFailed:
         """The process of the script, or why there is none: a script that cannot be run is one that has failed (C26)."""
-        start = ScriptStart(
-            source=script.source,
-            args=script.args,
-            seed=seed_of(scope.run_id),
-            now=time.time_ns() // 1_000_000,
-            budget=scope.budget.limit if scope.budget else None,
-        )
         path = "open.script.source"
         if any(each.field == path for each in violations):  # it is too large to be looked at
             raise InvalidArgument(violations=violations)
         process: ScriptProcess | EngineFailed
         try:
-            process = await self._engine.start(start)
+            process = await self._engine.start(_start_of(script, scope, started_at))
         except ScriptSyntaxError as error:
             where = f"line {error.line}, column {error.column}: " if error.line else ""
             raise InvalidArgument(violations=[*violations, FieldViolation(path, f"{where}{error}")]) from None
         except EngineFailed as error:
             process = error
         if violations:
-            if not isinstance(process, EngineFailed):
-                process.kill()
-                await process.closed()
+            await _end(process)
             raise InvalidArgument(violations=violations)
         return process
 
@@ -146,117 +140,43 @@ class ScriptRuns:
             refuse("max_total_agents", f"must be 1 to {most:,} (scripts.max_total_agents)")
         return violations
 
-    def _fitted(self, script: Script) -> Fitted:
-        """What a script's session is made with, apart from where its steps run."""
+    def _setting(
+        self, script: Script, scope: Scope, started_at: int, replayed: Sequence[Ended], runner: StepRunner
+    ) -> Setting:
+        """What a script is run with."""
         limits, terms = self._terms.limits, self._terms
         if script.max_total_agents is not None:
             limits = limits.lowered(script.max_total_agents)
         labels = terms.providers.get(script.provider, {}) if script.provider else {}
-        call_terms = CallTerms(parent=script.parent, default_agent=limits.default_agent, node_labels=labels)
-        return Fitted(limits, call_terms, self._checks)
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """The limits of one script, the terms of its calls, and what checks their steps."""
-
-    limits: ScriptLimits
-    calls: CallTerms
-    checks: RequestChecks
-
-
-class _Counts:
-    """How many calls a script has made; nobody knows how many it will make."""
-
-    kind = RunKind.SCRIPT
-    most_steps = SHARES
-
-    def __init__(self) -> None:
-        self.total = 0
-
-
-class AttachedScript(AttachedRun):
-    """A script's run: its events and its result, which is there as soon as the script is decided (C27).
-
-    It is not gone before the script's process and all of its steps are.
-    """
-
-    def __init__(
-        self,
-        scope: Scope,
-        opening: Opening,
-        script: Script,
-        feed: Feed[bytes],
-        fitted: Fitted,
-        process: ScriptProcess | EngineFailed,
-    ) -> None:
-        self._counts = _Counts()
-        super().__init__(scope, opening.detail, self._counts, feed)
-        self._script = script
-        self._fitted = fitted
-        self._process = process
-
-    async def keep(self, executor: AgentExecutor) -> None:
-        """Carry the script out and tell its life from its start to its end."""
-        self._push(RunStarted, run_id=self.run_id, total_steps=0, script=self._script.meta)
-        await self._feed.first_delivered()
-        _log.info("script started", run_id=self.run_id, owner=self.owner, name=self._script.meta.name)
-        try:
-            if isinstance(self._process, EngineFailed):
-                self.settled(ScriptResult(stop_reason=StopReason.ERROR, error=str(self._process)))
-                return
-            async with background(self._tell_waiting()), asyncio.TaskGroup() as tasks:
-                self._task = tasks.create_task(self._session(executor, self._process).carry_out())
-                if self._cancel_reason is not None:
-                    self._task.cancel()
-            if self._ended is None:  # it was cancelled before its first line
-                self.settled(ScriptResult(stop_reason=StopReason.CANCELLED))
-        finally:
-            self._gone.set()
-
-    def _session(self, executor: AgentExecutor, process: ScriptProcess) -> ScriptSession:
-        owner, fitted = self.owner, self._fitted
 
         async def check(spec: AgentStepSpec) -> None:
-            await fitted.checks.check([spec], owner=owner, path="step")
+            await self._checks.check([spec], owner=scope.owner, path="step")
 
-        setting = Setting(
-            runner=Paced(runner_of(executor), self._feed, self._scope),
-            terms=fitted.calls,
-            limits=fitted.limits,
+        return Setting(
+            runner=runner,
+            terms=CallTerms(parent=script.parent, default_agent=limits.default_agent, node_labels=labels),
+            limits=limits,
             check=check,
-            budget=self._scope.budget,
+            budget=scope.budget,
+            started_at=started_at,
+            replayed=replayed,
         )
-        return ScriptSession(process, setting, self)
 
-    def made(self, calls: int) -> None:
-        """The script has made so many calls."""
-        self._counts.total = calls
 
-    def step(self, call: Call, event: StepEvent) -> None:
-        """Tell what happened to the step of a call."""
-        self._tell_step(event, call.number, label=call.label, phase=call.phase)
+def _start_of(script: Script, scope: Scope, started_at: int) -> ScriptStart:
+    return ScriptStart(
+        source=script.source,
+        args=script.args,
+        seed=seed_of(scope.run_id),
+        now=started_at,
+        budget=scope.budget.limit if scope.budget else None,
+    )
 
-    def phase(self, title: str) -> None:
-        """Tell that the script entered a phase."""
-        self._push(PhaseStarted, title=title)
 
-    def log(self, message: str) -> None:
-        """Tell a line of the script."""
-        self._push(LogLine, message=message)
-
-    async def room(self) -> None:
-        """Wait while the caller has much to read."""
-        await self._feed.room()
-
-    def settled(self, result: ScriptResult) -> None:
-        """Tell what came of it; nothing is told after that."""
-        state = _STATES[result.stop_reason]
-        self._running = 0
-        ended = self._run(state, datetime.now(UTC), result.error)
-        self._push(RunEnded, run=ended, error=result.error, script_result=result)
-        self._ended = ended
-        _log.info(f"script {state}", run_id=self.run_id, owner=self.owner, agents=result.agents_started)
+async def _end(process: ScriptProcess | EngineFailed) -> None:
+    if not isinstance(process, EngineFailed):
+        process.kill()
+        await process.closed()
 
 
 def seed_of(run_id: str) -> tuple[int, int, int, int]:

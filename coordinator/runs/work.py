@@ -9,10 +9,11 @@ from coordinator.combinators.parallel import fan_out
 from coordinator.combinators.runner import StepKey, StepRunner
 from coordinator.runs.history import History
 from fanfold.errors import FailedPrecondition
-from fanfold.model.run import RunKind
+from fanfold.model.run import RunKind, RunState
+from fanfold.model.script import ScriptMeta, ScriptResult
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome
 
-KINDS = frozenset({RunKind.PARALLEL, RunKind.PIPELINE})
+KINDS = frozenset(RunKind)
 """The kinds of runs that this release carries out."""
 
 
@@ -25,8 +26,16 @@ class CannotGoOn(FailedPrecondition):
 class Listener(Protocol):
     """Hears what happens in a run, by the positions of step or item, and of the stage. It neither blocks nor raises."""
 
-    def tell_step(self, position: int, stage: int, event: StepEvent) -> None:
-        """Something happened to a step."""
+    def tell_step(self, position: int, stage: int, event: StepEvent, *, label: str = "", phase: str = "") -> None:
+        """Something happened to a step; an agent() call of a script has a label and a phase."""
+        ...
+
+    def tell_phase(self, title: str) -> None:
+        """A script entered a phase (C22)."""
+        ...
+
+    def tell_log(self, message: str) -> None:
+        """A script wrote a line (C23)."""
         ...
 
     def tell_stage_failed(self, position: int, stage: int, error: str) -> None:
@@ -62,6 +71,20 @@ class Work(Counts, Protocol):
         """What it is about, for people; may be empty."""
         ...
 
+    @property
+    def script(self) -> ScriptMeta | None:
+        """What a script says of itself; None for other kinds."""
+        ...
+
+    @property
+    def failure(self) -> str:
+        """Why the work itself has failed, once it is carried out; empty if it has not."""
+        ...
+
+    def result_in(self, state: RunState, reason: str) -> ScriptResult | None:
+        """What came of a script whose run ends so; None for other kinds."""
+        ...
+
     def name_of(self, position: int, stage: int, task_id: str) -> str:
         """A step's key in the checkpoint (C7)."""
         ...
@@ -79,7 +102,18 @@ class Work(Counts, Protocol):
         ...
 
 
-class ParallelWork:
+class NoScript:
+    """What of `Work` is the same for all kinds that are no scripts."""
+
+    script: ScriptMeta | None = None
+    failure = ""
+
+    def result_in(self, state: RunState, reason: str) -> ScriptResult | None:
+        """None: that is told by the outcomes."""
+        return None
+
+
+class ParallelWork(NoScript):
     """Implements `Work`: a fan-out."""
 
     kind = RunKind.PARALLEL

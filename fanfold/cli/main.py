@@ -202,6 +202,10 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
         str, typer.Option(metavar="JSON|@FILE", help="What the script sees as `args`.", show_default=False)
     ] = "",
     meta: Meta = "",
+    workflow_id: Annotated[
+        str,
+        typer.Option(metavar="ID", help="Record calls that succeed under this name: resumable.", show_default=False),
+    ] = "",
     budget: Budget = None,
     max_agents: Annotated[int | None, typer.Option(min=1, help="Most agents that the script may start.")] = None,
     provider: Annotated[str, typer.Option(metavar="POOL", help="Executor pool to use.", show_default=False)] = "",
@@ -217,6 +221,9 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
 
     SCRIPT is JavaScript, which ends with `return VALUE`. FILE.meta.json or FILE.meta.yaml beside it
     says its name and what it is for. Exit codes: 0 it completed, 1 it failed, 130 it was cancelled.
+
+    With --workflow-id the run outlives its coordinator, and a later one, also of an edited script,
+    does not repeat calls that have succeeded.
     """
     from fanfold.cli.script_file import read_script
     from fanfold.cli.scripts import ScriptOrder, run_script
@@ -228,6 +235,7 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
         provider=provider,
         max_total_agents=max_agents,
         budget_tokens=budget,
+        workflow_id=workflow_id,
         request_id=request_id,
     )
     result = run_script(read_script(script, meta, args), order, as_json=as_json, quiet=quiet)

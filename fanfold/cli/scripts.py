@@ -30,6 +30,7 @@ class ScriptOrder:
     provider: str = ""
     max_total_agents: int | None = None
     budget_tokens: int | None = None
+    workflow_id: str = ""
     request_id: str = ""
 
 
@@ -76,6 +77,7 @@ class _Running:
                 provider=order.provider,
                 max_total_agents=order.max_total_agents,
                 budget_tokens=order.budget_tokens,
+                workflow_id=order.workflow_id,
                 request_id=order.request_id,
             )
             async with asked as run:

@@ -115,9 +115,16 @@ class CoordinatorClient:
         opening.parallel.as_before = True
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
 
-    def script(self, script: Script, terms: Terms = NO_TERMS, *, detail: EventDetail = EventDetail.OUTCOMES) -> RunCall:
-        """Begin a workflow script."""
-        opening = _opening(pb.RunOpen, terms, detail, BEGINNING)
+    def script(
+        self,
+        script: Script,
+        terms: Terms = NO_TERMS,
+        *,
+        detail: EventDetail = EventDetail.OUTCOMES,
+        bookmark: Bookmark = BEGINNING,
+    ) -> RunCall:
+        """Begin a workflow script, or go on reading what an earlier call with the same request id has begun."""
+        opening = _opening(pb.RunOpen, terms, detail, bookmark)
         script_to_proto(script, opening.script)
         return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
 

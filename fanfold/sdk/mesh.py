@@ -214,7 +214,7 @@ class Mesh(RunMethods):
         plan = PipelinePlan(items=items, stages=stages, stage_timeout=stage_timeout)
         return PipelineRun(self._servers, plan, on_event, terms, reconnect_timeout=patience)
 
-    def workflow(
+    def workflow(  # noqa: PLR0913 - what C21 lists
         self,
         script: str,
         *,
@@ -224,6 +224,7 @@ class Mesh(RunMethods):
         provider: str = "",
         max_total_agents: int | None = None,
         budget_tokens: int | None = None,
+        workflow_id: str = "",
         request_id: str = "",
     ) -> WorkflowRun:
         """A workflow script, to be entered: `async with mesh.workflow(...) as run: result = await run.result()` (C21).
@@ -233,6 +234,10 @@ class Mesh(RunMethods):
         caller's principal or, beginning with "./", below it; without it the run has one of its own.
         `run.events()` tells what happens, `run.cancel()` stops it, and the end of the block waits until all of it is
         gone. An error in the script is a result; what is wrong with the request is raised when the block is entered.
+
+        With a `workflow_id` it is recorded and outlives its coordinator: another one executes the script again, gives
+        it the answers that it had, and runs only what is new (C29). A later call with the workflow id, also with
+        another script, answers calls that have succeeded before, by prompt and options, from their records.
 
         Raises:
             InvalidArgument: names everything in `meta` and `args` that is wrong.
@@ -245,8 +250,11 @@ class Mesh(RunMethods):
             provider=provider,
             max_total_agents=max_total_agents,
         )
-        terms = Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens))
-        return WorkflowRun(self._servers, asked, terms)
+        if not workflow_id:
+            terms = Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens))
+            return WorkflowRun(self._servers, asked, terms)
+        terms = _terms(workflow_id, budget_tokens, request_id)
+        return WorkflowRun(self._servers, asked, terms, reconnect_timeout=self._reconnect_timeout)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).

@@ -42,10 +42,10 @@ class WorkflowRun:
     events, from the first one on; how fast they are is nobody else's matter.
     """
 
-    def __init__(self, servers: Servers, script: Script, terms: Terms) -> None:
+    def __init__(self, servers: Servers, script: Script, terms: Terms, *, reconnect_timeout: float = 0.0) -> None:
         self._script = script
         begin = partial(_begin, script, terms)
-        self._stream = RunStream(servers, begin, EventDetail.LIFECYCLE, reconnect_timeout=0.0)
+        self._stream = RunStream(servers, begin, EventDetail.LIFECYCLE, reconnect_timeout=reconnect_timeout)
         self._heard: list[ScriptEvent] = []
         self._news = asyncio.Condition()
         self._reading: asyncio.Task[None] | None = None
@@ -244,8 +244,8 @@ def checked_meta(meta: ScriptMeta | Mapping[str, Any], args: Any) -> ScriptMeta:
     return parsed
 
 
-def _begin(script: Script, terms: Terms, client: CoordinatorClient, _bookmark: Bookmark) -> RunCall:
-    return client.script(script, terms, detail=EventDetail.LIFECYCLE)
+def _begin(script: Script, terms: Terms, client: CoordinatorClient, bookmark: Bookmark) -> RunCall:
+    return client.script(script, terms, detail=EventDetail.LIFECYCLE, bookmark=bookmark)
 
 
 def _without_value(result: ScriptResult) -> ScriptResult:

@@ -81,7 +81,13 @@ class CoordinatorStub:
     A script's source is compiled before the first event, and all that is wrong with the request is told at once: each
     violation with its path, a syntax error with the line and column of the source. What goes wrong later is a result
     (C26): `ended` has it, and comes within a second of a cancellation. The stream closes once the script's process and
-    its steps are gone. A script with a workflow id is refused with UNIMPLEMENTED: none is journaled yet.
+    its steps are gone.
+
+    A script with a workflow id is executed again by whichever coordinator takes its run over: it is given the answers
+    that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
+    does not make the same calls, which no script can without help, it fails, and the error names the first one. A
+    resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
+    such from the n-th. Cancelled, its `ended` comes when its steps are gone.
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -248,7 +254,13 @@ class CoordinatorAsyncStub(CoordinatorStub):
     A script's source is compiled before the first event, and all that is wrong with the request is told at once: each
     violation with its path, a syntax error with the line and column of the source. What goes wrong later is a result
     (C26): `ended` has it, and comes within a second of a cancellation. The stream closes once the script's process and
-    its steps are gone. A script with a workflow id is refused with UNIMPLEMENTED: none is journaled yet.
+    its steps are gone.
+
+    A script with a workflow id is executed again by whichever coordinator takes its run over: it is given the answers
+    that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
+    does not make the same calls, which no script can without help, it fails, and the error names the first one. A
+    resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
+    such from the n-th. Cancelled, its `ended` comes when its steps are gone.
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -418,7 +430,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         A script's source is compiled before the first event, and all that is wrong with the request is told at once: each
         violation with its path, a syntax error with the line and column of the source. What goes wrong later is a result
         (C26): `ended` has it, and comes within a second of a cancellation. The stream closes once the script's process and
-        its steps are gone. A script with a workflow id is refused with UNIMPLEMENTED: none is journaled yet.
+        its steps are gone.
+
+        A script with a workflow id is executed again by whichever coordinator takes its run over: it is given the answers
+        that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
+        does not make the same calls, which no script can without help, it fails, and the error names the first one. A
+        resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
+        such from the n-th. Cancelled, its `ended` comes when its steps are gone.
 
         Errors:
           INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.

@@ -11,6 +11,7 @@ from fanfold.model.script import AgentFailure, Script, ScriptMeta, ScriptPhase, 
 from fanfold.model.script_checks import parse_args, parse_meta, parse_parent
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.step import failure_from_proto, failure_to_proto, json_to_text
+from fanfold.wire.unknown import has_unknown
 
 _REASON_TO_PROTO = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
@@ -59,6 +60,19 @@ def script_from_proto(
         parent=parent or "",
     )
     return script, wrong
+
+
+def script_to_bytes(script: Script) -> bytes:
+    """A script in the form in which it is kept."""
+    message = pb.Script()
+    script_to_proto(script, message)
+    return message.SerializeToString(deterministic=True)
+
+
+def script_from_bytes(data: bytes) -> Script | None:
+    """The script that was kept, its parent a whole path; None if there is more to it than this release knows."""
+    message = pb.Script.FromString(data)
+    return None if has_unknown(message) else script_from_proto(message, message.parent.partition("/")[0])[0]
 
 
 def _meta_form(message: pb.Script | pb.ScriptMeta) -> dict[str, Any]:

@@ -52,7 +52,7 @@ async def test_options_make_the_step_that_they_say(engine: QuickJsEngine) -> Non
     result, heard = await carried_out(engine, script, player, default_agent="default", node_labels={"pool": "fast"})
     assert result.error == ""
     first, second = player.specs
-    assert (first.task_id, first.agent, first.description, first.prompt) == ("call-1", "writer", "D", "the prompt")
+    assert (first.agent, first.description, first.prompt) == ("writer", "D", "the prompt")
     assert (first.max_steps, first.output_schema, first.parent_session_id) == (7, True, "alice/s")
     assert (first.policy.max_tokens, first.policy.timeout) == (9, 1.5)
     assert first.policy.node_labels == {"zone": "a", "pool": "fast"}

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
-import yaml
 
-from executor_node.app import running as running_node
-from executor_node.supervisor.client import Supervision
 from fanfold import Mesh
-from fanfold.cli.child import Child
 from fanfold.model.pipeline import StageContext
 from fanfold.model.run import PipelineEvent, PipelineResult
 from fanfold.rpc.channels import open_channel
@@ -25,62 +19,13 @@ from fanfold.sdk.pipeline import PipelineRun
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
-from support.mesh import ANY_PORT, SHORT_PATIENCE, coordinator_alone, node_config, until
+from support.mesh import until
+from support.pair import JOURNAL, pair
 
 pytestmark = pytest.mark.process
 
 LIFECYCLE = run_pb2.EVENT_DETAIL_LIFECYCLE
 CANCELLED = run_pb2.RUN_STATE_CANCELLED
-JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 10.0}
-NODES = {"lease": 3.0, "lease_grace": 1.0, "lease_margin": 0.3, "redial_delay": 0.2}
-
-
-def settings(tmp_path: Path, name: str) -> dict[str, Any]:
-    journal = {"path": str(tmp_path / "journal.db"), **JOURNAL}
-    return {"name": name, "journal": journal, "nodes": NODES, "placement": SHORT_PATIENCE}
-
-
-class Pair:
-    """Two coordinators on one journal: one is a process that can be killed, the other is in this one; and a node."""
-
-    def __init__(self, first: Child, process: asyncio.subprocess.Process, second: str, workspace: Path) -> None:
-        self.first = first
-        self.process = process
-        self.second = second
-        self.workspace = workspace
-
-    def lines(self) -> list[str]:
-        """What the steps have written."""
-        path = self.workspace / "lines"
-        return path.read_text().split() if path.exists() else []
-
-
-@asynccontextmanager
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    async with AsyncExitStack() as stack:
-        config = tmp_path / "first.yaml"
-        config.write_text(
-            yaml.safe_dump({**settings(tmp_path, "first"), "listen": ANY_PORT, "metrics_listen": ANY_PORT})
-        )
-        words = ["-P", "-m", "fanfold.cli", "serve", "coordinator", "--config", str(config), "--print-ready"]
-        pipe = asyncio.subprocess.PIPE
-        log = tmp_path / "first.log"
-        with log.open("wb") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, *words, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True
-            )
-        first = Child("first", process, log)
-        stack.push_async_callback(first.stop, 5.0)
-        await first.wait_until_ready()
-        second = await stack.enter_async_context(coordinator_alone(**settings(tmp_path, "second")))
-        workspace = tmp_path / "workspace"
-        workspace.mkdir()
-        addresses = {"announce_to": [first.address, second.address], "capacity": {"concurrency_hint": 8}}
-        supervision = Supervision.spawn({"PATH": "/usr/bin:/bin"})
-        await stack.enter_async_context(
-            running_node(node_config(workspace, "node-1", first.address, addresses), supervision, {})
-        )
-        yield Pair(first, process, second.address, workspace)
 
 
 def shell(task_id: str, command: str) -> step_pb2.AgentStepSpec:

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from fanfold import Mesh, SyncMesh
-from fanfold.clients.coordinator import CoordinatorClient, Terms
-from fanfold.errors import Aborted, FieldViolation, InvalidArgument, NotFound, ResourceExhausted, Unimplemented
+from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.errors import Aborted, FieldViolation, InvalidArgument, NotFound, ResourceExhausted
 from fanfold.model.run import RunEnded, RunEvent, RunKind, RunState
 from fanfold.model.script import Script, ScriptEvent, ScriptEventKind, StopReason
 from fanfold.model.script_checks import parse_meta
@@ -222,11 +222,7 @@ async def test_a_request_id_holds_one_script_at_a_time(running: RunningMesh) -> 
 
 
 @pytest.mark.contract("C29")
-async def test_a_script_that_should_be_journaled_or_detached_is_refused_clearly(running: RunningMesh) -> None:
-    script = Script(source="return 1", meta=parse_meta(META), parent="./s")
-    async with CoordinatorClient(running.coordinator.address) as client:
-        with pytest.raises(Unimplemented, match="journaled"):
-            await client.script(script, Terms(workflow_id="w")).read()
+async def test_a_script_that_should_be_detached_is_refused_clearly(running: RunningMesh) -> None:
     async with open_channel(running.coordinator.address, field="server") as channel:
         stub = CoordinatorStub(channel)
         opening = pb.RunOpen()

@@ -109,6 +109,9 @@ class Heard:
     async def room(self) -> None:
         pass
 
+    async def until_told(self) -> None:
+        pass
+
     def _note(self, what: str) -> None:
         if self.results:
             self.late.append(what)

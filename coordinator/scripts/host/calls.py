@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fanfold.errors import InvalidArgument
+from fanfold.model.checkpoint import fingerprint
 from fanfold.model.checks import MAX_LINE
 from fanfold.model.script_checks import parse_options
 from fanfold.model.step import DEFAULT_MAX_STEPS, AgentStepSpec, StepPolicy
@@ -40,8 +42,20 @@ class CallTerms:
     """The labels of the executor pool that serves the run."""
 
 
-def call_of(number: int, line: int, prompt: str, options: Mapping[str, Any], phase: str, terms: CallTerms) -> Call:
-    """The call that a script makes in a phase. Raises Misuse."""
+def call_of(
+    number: int,
+    line: int,
+    prompt: str,
+    options: Mapping[str, Any],
+    phase: str,
+    terms: CallTerms,
+    occurrences: Counter[str],
+) -> Call:
+    """The call that a script makes in a phase. Raises Misuse.
+
+    Its step is named by what changes the work, and by the how-many-eth of these it is, which `occurrences` counts: so a
+    later run finds it again, wherever in the script it stands then (C29).
+    """
     try:
         given = parse_options(options)
     except InvalidArgument as error:
@@ -68,6 +82,9 @@ def call_of(number: int, line: int, prompt: str, options: Mapping[str, Any], pha
             node_labels={**given.node_labels, **terms.node_labels},
         ),
     )
+    asked = fingerprint(spec)[:16]
+    occurrences[asked] += 1
+    spec = replace(spec, task_id=f"call-{asked}-{occurrences[asked]}")
     return Call(number, line, label, given.phase or phase, spec)
 
 

@@ -7,9 +7,8 @@ killed at once, so that a script that catches its own error cannot carry on, and
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -20,18 +19,18 @@ from coordinator.combinators.workers import Slots
 from coordinator.life import StepLife
 from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
 from coordinator.scripts.engine.frames import Frame
+from coordinator.scripts.host.answers import NOBODY_SAYS_WHY, Answers, Diverged, Ended, fault_of, milliseconds
 from coordinator.scripts.host.calls import Call, CallTerms, Misuse, call_of, misused, place, printed
 from coordinator.scripts.host.failures import Failures
-from coordinator.scripts.host.limits import MAX_ANSWER_BYTES, MAX_LINES, MAX_VALUE_BYTES, ScriptLimits
+from coordinator.scripts.host.limits import MAX_LINES, MAX_VALUE_BYTES, ScriptLimits
 from coordinator.scripts.host.messages import NotOfPrelude, number_of, object_of, text_of
 from coordinator.scripts.host.watchdog import Watchdog
 from fanfold.errors import FanfoldError, InvalidArgument
 from fanfold.model.script import ScriptResult, StopReason
-from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure, StepOutcome, StepStarted
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepStarted
 from fanfold.parts import byte_size
 from fanfold.wire.step import json_to_text
 
-NOBODY_SAYS_WHY = StepFailure(code=FailureCode.INTERNAL, message="it failed, and nobody says why")
 PROCESS_ENDED = "the script's process ended: it used more memory or processor time than a script may"
 
 
@@ -62,6 +61,10 @@ class Told(Protocol):
         """Wait until whoever hears it all keeps up."""
         ...
 
+    async def until_told(self) -> None:
+        """Wait until what was told so far cannot be lost any more."""
+        ...
+
 
 CheckSpec = Callable[[AgentStepSpec], Any]
 """Awaited: raises InvalidArgument for a step that must not be begun, as one with a schema that is refused (C20)."""
@@ -76,8 +79,10 @@ class Setting:
     limits: ScriptLimits
     check: CheckSpec
     budget: TokenBudget | None = None
-    now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    """The time that the script sees, in milliseconds."""
+    started_at: int = 0
+    """The time at which the script begins, as it sees it, in milliseconds."""
+    replayed: Sequence[Ended] = ()
+    """The answers that it was given before, in this order (C29)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,12 @@ class ScriptSession:
         self._unchecked = 0
         self._checked = asyncio.Event()
         self._made = 0
-        self._started = 0
+        self._started = len(setting.replayed)
         self._lines = 0
         self._phase = ""
+        self._occurrences: Counter[str] = Counter()
+        self._answers = Answers(setting.replayed)
+        self._now = setting.started_at
         self._delivered = 1  # it was loaded
 
     async def carry_out(self) -> None:
@@ -118,6 +126,7 @@ class ScriptSession:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
+                answering = tasks.create_task(self._give_answers())
                 try:
                     await self._converse(tasks)
                     await self._until_checked()
@@ -125,6 +134,7 @@ class ScriptSession:
                     self._latch(_Ending(StopReason.CANCELLED))
                     raise
                 finally:
+                    answering.cancel()
                     self._settle()
         finally:
             self._process.kill()
@@ -133,7 +143,7 @@ class ScriptSession:
     # ---- the conversation
 
     async def _converse(self, tasks: asyncio.TaskGroup) -> None:
-        await self._deliver({"t": "run"})
+        await self._deliver({"t": "run"}, 0)
         while self._ending is None:
             self._watchdog.is_paused = True
             await self._told.room()
@@ -156,6 +166,8 @@ class ScriptSession:
             self._heed(frame, tasks)
         except Misuse as misuse:
             self._fail(str(misuse))
+        except Diverged as diverged:
+            self._fail(f"the script diverged from what is recorded of it: {diverged}")
         except NotOfPrelude:
             self._fail("the script's process said what no script can have it say")
 
@@ -177,7 +189,10 @@ class ScriptSession:
             case "fatal":
                 raise Misuse(place(number_of(frame, "line")) + text_of(frame, "message"))
             case "idle":
-                self._watchdog.rest(is_over=number_of(frame, "delivered") >= self._delivered)
+                is_over = number_of(frame, "delivered") >= self._delivered
+                self._watchdog.rest(is_over=is_over)
+                if is_over:
+                    self._answers.rests()
             case "done":
                 self._latch(_ending_of(frame))
             case _:
@@ -191,7 +206,7 @@ class ScriptSession:
         if number > most:
             raise Misuse(f"{place(line)}agent(): the run may start at most {most:,} agents (max_total_agents)")
         prompt, options = text_of(frame, "prompt"), object_of(frame, "options")
-        return call_of(number, line, prompt, options, self._phase, self._setting.terms)
+        return call_of(number, line, prompt, options, self._phase, self._setting.terms, self._occurrences)
 
     def _count_items(self, count: int, line: int) -> None:
         most = self._setting.limits.items
@@ -217,6 +232,8 @@ class ScriptSession:
     def _begin(self, call: Call, tasks: asyncio.TaskGroup) -> None:
         self._made = call.number
         self._told.made(call.number)
+        if not self._answers.made(call):
+            return
         running = _Running(call, self._hear)
         self._calls[call.number] = running
         self._unchecked += 1
@@ -228,10 +245,8 @@ class ScriptSession:
             return
         async with self._slots:
             key = StepKey.of_spec(call.number, call.spec)
-            outcome = await run_to_end(self._setting.runner, key, call.spec, running.life.tell)
+            await run_to_end(self._setting.runner, key, call.spec, running.life.tell)
         del self._calls[call.number]
-        if self._ending is None:
-            await self._answer(call, outcome)
 
     async def _is_right(self, call: Call) -> bool:
         """Whether the step may be begun. If not the run fails, also if the script has come to its end meanwhile."""
@@ -265,23 +280,43 @@ class ScriptSession:
             self._started += 1
             self._calls[call.number].is_started = True
         self._told.step(call, event)
+        if isinstance(event, StepEnded) and self._ending is None:
+            budget = self._setting.budget
+            self._calls[call.number].has_ended = True
+            self._answers.ended(Ended(call.number, event.outcome, budget.spent if budget else 0))
 
-    async def _answer(self, call: Call, outcome: StepOutcome) -> None:
+    # ---- answers
+
+    async def _give_answers(self) -> None:
+        """Give the script its answers: first those that it had before, then what comes, once that cannot be lost."""
+        try:
+            while (again := await self._answers.next_replayed()) is not None:
+                await self._answer(*again)
+        except Diverged as diverged:
+            return self._fail(f"the script diverged from what is recorded of it: {diverged}")
+        while True:
+            due = await self._answers.next_due()
+            await self._told.until_told()
+            await self._answer(*due)
+
+    async def _answer(self, call: Call, ended: Ended) -> None:
         """Give the script what came of its call: the text, the value, or null with the reason among the failures."""
+        outcome = ended.outcome
         value = outcome.structured if call.spec.output_schema is not None else outcome.output
-        failure = _fault_of(value) if outcome.success else outcome.failure or NOBODY_SAYS_WHY
+        failure = fault_of(value) if outcome.success else outcome.failure or NOBODY_SAYS_WHY
         if failure is not None:
             self._failures.add_call(call, failure)
             value = None
         if failure is not None and failure.code is FailureCode.QUOTA_EXHAUSTED:
             return self._fail(f"the quota of a model provider is exhausted ({call.label}: {failure.message})")
-        return await self._deliver({"t": "answer", "id": call.number, "value": value})
+        self._now = max(self._now, milliseconds(outcome.ended_at))
+        self._answers.given()
+        return await self._deliver({"t": "answer", "id": call.number, "value": value}, ended.spent)
 
-    async def _deliver(self, frame: Frame) -> None:
-        budget = self._setting.budget
+    async def _deliver(self, frame: Frame, spent: int) -> None:
         self._delivered += 1
         self._watchdog.watch()
-        await self._process.deliver(frame | {"now": self._setting.now(), "spent": budget.spent if budget else 0})
+        await self._process.deliver(frame | {"now": self._now, "spent": spent})
 
     # ---- the end
 
@@ -318,7 +353,7 @@ class ScriptSession:
     def _stop(self, running: _Running, ending: _Ending) -> None:
         assert running.task is not None
         running.task.cancel()
-        if running.is_started:
+        if running.is_started and not running.has_ended:
             why = "the script had returned and did not wait for it" if ending.by_itself else "the run was stopped"
             failure = StepFailure(code=FailureCode.CANCELLED, message=why)
             self._failures.add_call(running.call, failure)
@@ -337,18 +372,7 @@ class _Running:
         self.life = StepLife(call.spec, lambda event: hear(call, event))
         self.task: asyncio.Task[None] | None = None
         self.is_started = False
-
-
-def _fault_of(value: Any) -> StepFailure | None:
-    """Why a script cannot be given this answer."""
-    try:
-        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        return StepFailure(code=FailureCode.OUTPUT_INVALID, message=f"the answer is no JSON: {error}")
-    if size > MAX_ANSWER_BYTES:
-        too_large = f"the answer has {size:,} bytes, and a script is given at most {MAX_ANSWER_BYTES:,}"
-        return StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=too_large)
-    return None
+        self.has_ended = False
 
 
 def _ending_of(frame: Frame) -> _Ending:

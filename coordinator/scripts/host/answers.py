@@ -1,0 +1,99 @@
+"""Answers to a script, one at a time and in an order that can be repeated: that in which its calls have ended (C29)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from coordinator.scripts.host.calls import Call
+from coordinator.scripts.host.limits import MAX_ANSWER_BYTES
+from fanfold.model.step import FailureCode, StepFailure, StepOutcome
+
+NOBODY_SAYS_WHY = StepFailure(code=FailureCode.INTERNAL, message="it failed, and nobody says why")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call's step has ended. `spent` are the tokens that the run had spent by then."""
+
+    number: int
+    outcome: StepOutcome
+    spent: int = 0
+
+
+class Diverged(Exception):
+    """The script does not do again what it did before; the message names the first call."""
+
+
+class Answers:
+    """Those that are due. The first ones are `replayed`: given before, by a former holder of the run."""
+
+    def __init__(self, replayed: Sequence[Ended] = ()) -> None:
+        self._replayed = {ended.number: ended for ended in replayed}
+        self._order = list(replayed)
+        self._due: asyncio.Queue[Ended] = asyncio.Queue()
+        self._unanswered: dict[int, Call] = {}
+        self._progress = asyncio.Event()
+        self._is_at_rest = False
+
+    def made(self, call: Call) -> bool:
+        """The script has made a call; whether it has to be carried out. Raises Diverged."""
+        self._unanswered[call.number] = call
+        self._is_at_rest = False
+        self._progress.set()
+        known = self._replayed.get(call.number)
+        if known is not None and known.outcome.task_id != call.spec.task_id:
+            raise Diverged(f"call {call.number} ({call.label}) asks for something else than it did before")
+        return known is None
+
+    def rests(self) -> None:
+        """The script has worked off all that it was given."""
+        self._is_at_rest = True
+        self._progress.set()
+
+    def ended(self, ended: Ended) -> None:
+        """A call has ended; its answer is due."""
+        self._due.put_nowait(ended)
+
+    async def next_replayed(self) -> tuple[Call, Ended] | None:
+        """The next answer that was given before, once its call has been made again. Raises Diverged if it is not."""
+        if not self._order:
+            return None
+        ended = self._order[0]
+        while ended.number not in self._unanswered:
+            if self._is_at_rest:
+                raise Diverged(f"call {ended.number} ({ended.outcome.agent}) is not made again")
+            self._progress.clear()
+            await self._progress.wait()
+        del self._order[0]
+        return self._unanswered.pop(ended.number), ended
+
+    async def next_due(self) -> tuple[Call, Ended]:
+        """The next answer of a call that ended now."""
+        ended = await self._due.get()
+        return self._unanswered.pop(ended.number), ended
+
+    def given(self) -> None:
+        """An answer is on its way: the script has something to do."""
+        self._is_at_rest = False
+
+
+def milliseconds(time: datetime | None) -> int:
+    """A time as a script sees it."""
+    return 0 if time is None else round(time.timestamp() * 1000)
+
+
+def fault_of(value: Any) -> StepFailure | None:
+    """Why a script cannot be given this answer."""
+    try:
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        return StepFailure(code=FailureCode.OUTPUT_INVALID, message=f"the answer is no JSON: {error}")
+    if size > MAX_ANSWER_BYTES:
+        too_large = f"the answer has {size:,} bytes, and a script is given at most {MAX_ANSWER_BYTES:,}"
+        return StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=too_large)
+    return None
