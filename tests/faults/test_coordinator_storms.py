@@ -42,8 +42,8 @@ async def run_through(stormy: StormyMesh, workflows: Sequence[Workflow], faults:
             run.cancel()
     found = []
     for workflow in workflows:
-        for complaint in journal_complaints(await workflow.history(stormy)):
-            found.append(f"{workflow.workflow_id}: {complaint}")
+        complaints = [*journal_complaints(await workflow.history(stormy)), *await workflow.resume(stormy.client)]
+        found += [f"{workflow.workflow_id}: {complaint}" for complaint in complaints]
     assert not found, "\n".join(found)
     for workflow in workflows:
         await until_calm(stormy, workflow.load)
@@ -54,7 +54,9 @@ async def live_through(seeds: Sequence[int], folder: Path, *, proxies: bool) -> 
     folder.mkdir()
     loads = []
     async with journaling_mesh(folder, proxies=proxies) as stormy:
-        await run_through(stormy, drawn(random.Random(0), "before", folder), [])
+        quiet = drawn(random.Random(0), "before", folder)
+        await run_through(stormy, quiet, [])
+        assert all(workflow.saw_records() for workflow in quiet)
         before = stormy.footprint()
         for seed in seeds:
             draw = random.Random(seed)

@@ -52,6 +52,10 @@ class Workflow(ABC):
     def last_of_each(self, outcomes: Sequence[StepOutcome]) -> Sequence[StepOutcome]:
         """Of the outcomes of all steps, those that its caller is given in the end."""
 
+    async def resume(self, mesh: Mesh) -> list[str]:
+        """Go on with what has failed, if anything has; complaints about what that came to."""
+        return []
+
     async def watch_records(self, mesh: Mesh) -> None:
         """Look at its records again and again, whenever a coordinator can be asked, until cancelled."""
         seen: set[str] = set()
@@ -99,6 +103,10 @@ class Workflow(ABC):
             kept=kept,
         )
 
+    def saw_records(self) -> bool:
+        """Whether records were seen while it went on."""
+        return bool(self._records)
+
     def _hear(self, event: StepEvent) -> None:
         self._events.append(event)
         if isinstance(event, StepEnded) and event.outcome.success:
@@ -117,6 +125,23 @@ class FanOut(Workflow):
     def last_of_each(self, outcomes: Sequence[StepOutcome]) -> Sequence[StepOutcome]:
         """All of them."""
         return outcomes
+
+    async def resume(self, mesh: Mesh) -> list[str]:
+        """Run with a larger budget what was refused, if anything was; complaints about what that came to (F7)."""
+        if self.limit is None or all(outcome.success for outcome in self.outcomes if outcome):
+            return []
+        before = {execution.name for execution in self.load.executions()}
+        steps, limit = self.load.steps, self.limit + MAX_TOKENS * len(self.load.steps)
+        result = await mesh.parallel_resumable(steps, self.workflow_id, budget_tokens=limit)
+        again = {execution.task_id for execution in self.load.executions() if execution.name not in before}
+        found = []
+        for former, outcome in zip(self.outcomes, result, strict=True):
+            assert former is not None
+            if former.success and (outcome != former or former.task_id in again):
+                found.append(f"{former.task_id} was recorded and came to {outcome} when it was resumed")
+            if not outcome.success:
+                found.append(f"{former.task_id} failed when it was resumed: {outcome.failure}")
+        return found
 
 
 class Pipeline(Workflow):
