@@ -17,6 +17,7 @@ from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.validation import violations_of
 from fanfold.rpc.addresses import parse_address, parse_addresses
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
+from fanfold.rpc.variables import added_variables
 
 SERVER_VARIABLE = "FANFOLD_SERVER"
 DEFAULT_SERVER = "127.0.0.1:7400"
@@ -145,8 +146,9 @@ def full_environment() -> dict[str, str]:
 
 
 def command_environment() -> dict[str, str]:
-    """The environment for a command of whoever calls us: all of it, but for the token that we show."""
-    return {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    """The environment for a command of whoever calls us: all of theirs, but for the token that we show."""
+    ours = added_variables() | {TOKEN_VARIABLE}
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:

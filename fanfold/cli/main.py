@@ -15,6 +15,7 @@ import typer
 import fanfold
 from fanfold.cli import checkpoint_commands, exits, job_commands, run_commands, token_commands
 from fanfold.cli.options import SHOWN, Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
+from fanfold.rpc.variables import set_grpc_variables
 
 app = typer.Typer(
     name="fanfold",
@@ -50,7 +51,7 @@ Meta = Annotated[
 
 def main() -> None:
     """Run the `fanfold` command with the arguments of this process, and exit."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print on the side, our own errors say better
+    set_grpc_variables(os.environ)
     _arrange_streams()
     try:
         app(prog_name="fanfold")

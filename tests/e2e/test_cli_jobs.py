@@ -114,10 +114,13 @@ def test_a_command_whose_producer_is_killed_dies_with_it_and_its_job_says_what_i
     until(lambda: "its producer" in shown(up, job_id)["waiting_on"], "the registry misses the producer")
 
 
-def test_a_command_sees_the_environment_but_not_the_token(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_sees_the_environment_but_neither_the_token_nor_how_we_set_grpc_up(
+    up: Up, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FANFOLD_TOKEN", "very-secret")
     monkeypatch.setenv("COLOUR", "green")
-    job_id, process = begun(up, "sh", "-c", "echo $COLOUR $FANFOLD_TOKEN; pwd")
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    job_id, process = begun(up, "sh", "-c", "echo $COLOUR $FANFOLD_TOKEN $GRPC_VERBOSITY; pwd")
     assert process.wait(30) == 0
     assert jobs(up, "logs", job_id).stdout == f"green\n{os.getcwd()}\n"
 

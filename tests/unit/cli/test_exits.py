@@ -10,6 +10,7 @@ import pytest
 
 from fanfold.cli.exits import Interrupted, OutputClosed, tell_error
 from fanfold.errors import FailedPrecondition, FieldViolation, InternalError, InvalidArgument, Unavailable
+from fanfold.settings import full_environment
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,42 @@ def test_help_and_version_load_neither_grpc_nor_pydantic(argument: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+CHATTING_WHILE_IT_STARTS_PROGRAMS = """
+import asyncio, contextlib, sys
+from fanfold.cli.main import main
+sys.argv = ["fanfold", "--version"]
+with contextlib.suppress(SystemExit):
+    main()
+import grpc, uvloop
+
+async def chat(call):
+    while True:
+        with contextlib.suppress(grpc.RpcError):
+            await call(b"")
+
+async def start_programs():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        chats = [asyncio.create_task(chat(channel.unary_unary("/no/such"))) for _ in range(4)]
+        codes = [await (await asyncio.create_subprocess_exec("true")).wait() for _ in range(100)]
+        for each in chats:
+            each.cancel()
+        await asyncio.wait(chats)
+    await server.stop(0)
+    print(set(codes))
+
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(start_programs())
+"""
+
+
+@pytest.mark.process
+def test_programs_that_are_started_while_grpc_is_at_work_do_not_crash_before_they_begin() -> None:
+    environment = {name: value for name, value in full_environment().items() if not name.startswith("GRPC_")}
+    program = [sys.executable, "-c", CHATTING_WHILE_IT_STARTS_PROGRAMS]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "{0}"
