@@ -33,7 +33,7 @@ LONGEST_PAUSE = 5.0
 LAST_WORD_SECONDS = 2.0
 """Longest wait for a registry to take what was written before a job is let go."""
 
-FINAL_ERRORS = (NotFound, Aborted, PermissionDenied, InvalidArgument)
+FINAL_ERRORS = (NotFound, Aborted, InvalidArgument)
 """Answers after which to ask again is no use."""
 
 RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
@@ -198,13 +198,19 @@ class GrpcProduction:
             if error.reason == RESULT_TOO_LARGE:
                 self._refuse(error)
                 continue
-            if isinstance(error, FINAL_ERRORS) or not (self._has_started or self._job_id):
+            if self._is_final(error):
                 raise error
             failures = failures + 1 if self.is_lost else 1
             if failures == 1:
                 _log.info("job registry lost", job_id=self._job_id, why=error.message)
             self.is_lost = True
             await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
+
+    def _is_final(self, error: FanfoldError) -> bool:
+        """Whether to end for it. What the producer of a registered job may is mended elsewhere while its work goes on."""
+        if isinstance(error, PermissionDenied):
+            return not self._job_id
+        return isinstance(error, FINAL_ERRORS) or not (self._has_started or self._job_id)
 
     def _refuse(self, error: FanfoldError) -> None:
         """The registry does not take the settlement."""

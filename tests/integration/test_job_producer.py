@@ -11,7 +11,15 @@ import pytest
 from fanfold.clients.job_output import BUFFER_BYTES, RESULT_PART_BYTES
 from fanfold.clients.job_producer import GrpcJobProducer
 from fanfold.clients.production import GrpcProduction
-from fanfold.errors import Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
+from fanfold.errors import (
+    Aborted,
+    FanfoldError,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+)
 from fanfold.model.job import JobSpec, JobState
 from fanfold.v1 import job_pb2
 from fanfold.v1 import job_registry_pb2 as pb
@@ -334,6 +342,22 @@ async def test_a_producer_is_told_that_the_job_is_not_its_own_any_more(
         with pytest.raises(type(error)):
             async with asyncio.timeout(5):
                 await waiting
+
+
+@pytest.mark.contract("C36", "C40")
+@pytest.mark.parametrize("error", [PermissionDenied("not a producer"), Unauthenticated(reason="REVOKED")])
+async def test_a_producer_whose_credentials_are_taken_back_for_a_while_goes_on(
+    registry: ScriptedRegistry, producer: GrpcJobProducer, error: FanfoldError
+) -> None:
+    production, stream = await produced(registry, producer)
+    stream.break_off(error)
+    (await registry.next_stream()).break_off(error)
+    async with asyncio.TaskGroup() as tasks:
+        settling = tasks.create_task(production.settle(JobState.COMPLETED))
+        again = await registry.next_attached("audit-1")
+        assert (await again.heard()).HasField("settled")
+        again.say(kept=pb.ProduceSettlementKept(job=job_of("audit-1", job_pb2.JOB_STATE_COMPLETED)))
+    assert settling.result().state is JobState.COMPLETED
 
 
 async def test_a_job_that_is_let_go_is_left_as_it_is_with_all_that_was_written(
