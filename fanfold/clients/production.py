@@ -207,7 +207,7 @@ class GrpcProduction:
             await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
 
     def _is_final(self, error: FanfoldError) -> bool:
-        """Whether to end for it. What the producer of a registered job may is mended elsewhere while its work goes on."""
+        """Whether to end for it. What a registered job's producer may do is mended elsewhere while its work goes on."""
         if isinstance(error, PermissionDenied):
             return not self._job_id
         return isinstance(error, FINAL_ERRORS) or not (self._has_started or self._job_id)
