@@ -30,6 +30,10 @@ from fanfold.model.run import EventDetail, Run, RunState
 
 THE_REGISTRY = "the job registry"
 
+REGISTERED_WITHIN = 1.0
+"""Seconds that a run which is cancelled while it is being registered waits for that: a job that it knows of can be
+settled at once, one that it does not only when the registry gives it up."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -111,8 +115,15 @@ class JournaledRun:
             self._cancel_reason = reason
             if self.job is not None:
                 self.job.stop(reason)
-            if self._task is not None:
-                self._task.cancel()
+            self._stop_work()
+
+    def _stop_work(self) -> None:
+        if self._task is None:
+            return
+        if self.job is not None and not self.job.job_id:
+            asyncio.get_running_loop().call_later(REGISTERED_WITHIN, self._task.cancel)
+        else:
+            self._task.cancel()
 
     def move(self, why: FanfoldError) -> None:
         """Stop it here without a trace, so that another coordinator goes on with it: its executions are left alone."""
@@ -166,8 +177,10 @@ class JournaledRun:
         """Do the work; the state in which it ends, or None if the run is to be moved."""
         async with asyncio.TaskGroup() as tasks:
             self._task = tasks.create_task(self._do())
-            if self._cancel_reason is not None or self._moving is not None:
+            if self._moving is not None:
                 self._task.cancel()
+            elif self._cancel_reason is not None:
+                self._stop_work()
         if self._moving is not None:
             return None
         if self._task.cancelled():
@@ -214,7 +227,10 @@ class JournaledRun:
         return True
 
     async def _do(self) -> None:
-        if self.job is not None and not await self._register(self.job):
+        is_registered = self.job is None or await self._register(self.job)
+        if self._cancel_reason is not None:
+            raise asyncio.CancelledError
+        if not is_registered:
             return
         self._account.tell_start()
         self.log.wake()

@@ -33,6 +33,8 @@ class JobsInMemory:
         self.jobs: dict[str, KeptJob] = {}
         self.requests: dict[str, str] = {}
         self.is_away = False
+        self.answers = True
+        """Whether those who register a job are told that it is one."""
         self.refusal: FanfoldError | None = None
         self.max_result_bytes: int | None = None
         self.changed = asyncio.Event()
@@ -79,6 +81,7 @@ class JobsInMemory:
             job = Job(id=job_id, kind=spec.kind, label=spec.label, state=JobState.RUNNING, owner=owner)
             self.requests[request_id] = job_id
             self.jobs[job_id] = KeptJob(job, spec, epoch)
+        await self.until(lambda: self.answers)
         return self.reattach(self.requests[request_id], epoch=epoch)
 
     def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> ProductionInMemory:

@@ -157,6 +157,57 @@ async def test_a_run_that_is_cancelled_has_its_job_stopped_and_killed(world: Wor
     assert json.loads(jobs.only.result or b"") == {"outcomes": [None]}
 
 
+@pytest.mark.contract("C27", "C31", "C36")
+async def test_a_run_that_is_cancelled_while_it_is_registered_leaves_no_job_running(
+    world: World, jobs: JobsInMemory
+) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.answers = False
+    asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
+    await until(lambda: bool(jobs.jobs), "the job is there")
+    (live,) = one.runs.holding
+    live.cancel("never mind")
+    jobs.answers = True
+    jobs.wake()
+    run = await asked
+    assert run.job_id == "parallel-1"
+    assert (await ended(one, run.run_id)).state is RunState.CANCELLED
+    assert (jobs.only.job.state, jobs.only.job.stop_reason) == (JobState.KILLED, "never mind")
+    assert not world.agents.calls
+
+
+@pytest.mark.contract("C27")
+async def test_a_registry_that_does_not_answer_holds_up_no_cancel(world: World, jobs: JobsInMemory) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.answers = False
+    asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
+    await until(lambda: bool(jobs.jobs), "the job is there")
+    (live,) = one.runs.holding
+    live.cancel("never mind")
+    last = await ended(one, (await asked).run_id)
+    assert (last.state, last.reason, last.job_id) == (RunState.CANCELLED, "never mind", "")
+    assert not world.agents.calls
+
+
+@pytest.mark.contract("C19", "C27", "C31")
+async def test_a_job_whose_run_was_cancelled_as_its_coordinator_was_lost_is_killed_by_whoever_takes_it_over(
+    world: World, jobs: JobsInMemory
+) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    one.journal.refuses = "set_job"
+    asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
+    await until(lambda: bool(jobs.jobs), "the job is there")
+    (live,) = one.runs.holding
+    await one.runs.journal.ask_to_cancel(live.scope.run_id, "never mind")
+    one.journal.is_cut = True
+    two = await world.coordinator("two", jobs=jobs.of())
+    last = await ended(two, live.scope.run_id)
+    assert (last.state, last.reason, last.job_id) == (RunState.CANCELLED, "never mind", "parallel-1")
+    assert jobs.only.job.state is JobState.KILLED
+    assert not world.agents.calls
+    asked.cancel()
+
+
 @pytest.mark.contract("C31", "C38")
 async def test_a_job_that_is_stopped_has_its_run_cancelled_with_the_reason(world: World, jobs: JobsInMemory) -> None:
     one = await world.coordinator("one", jobs=jobs.of())
