@@ -14,6 +14,9 @@ from job_registry.config import JobLimits
 
 MAX_KIND = 63
 MAX_SOURCES = 8
+MAX_CHUNKS = 1024
+"""Pieces of output in one message; each takes its time, also if it is empty."""
+
 MAX_WORDS = 4096
 """Characters of progress, details and reasons."""
 

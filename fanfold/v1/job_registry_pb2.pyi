@@ -203,7 +203,7 @@ class ProduceOutput(_message.Message):
     """The progress line; unset leaves it as it is. Line breaks become spaces, and what is beyond 4096 characters is cut."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputChunk]:
-        """Output, in order. A message SHOULD have at most 64 KiB."""
+        """Output, in order. A message SHOULD have at most 64 KiB, and MUST have at most 1024 chunks."""
 
     def __init__(
         self,

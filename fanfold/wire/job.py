@@ -116,11 +116,13 @@ def job_filter_to_proto(wanted: JobFilter) -> registry_pb.JobFilter:
 
 def job_filter_from_proto(message: registry_pb.JobFilter) -> JobFilter:
     """Which jobs to show. Raises InvalidArgument for a state that is none."""
+    numbers = list(message.states)
     return JobFilter(
         owner=message.owner,
         kind=message.kind,
         states=tuple(
-            job_state_from_proto(number, path=f"filter.states[{index}]") for index, number in enumerate(message.states)
+            job_state_from_proto(number, path=f"filter.states[{numbers.index(number)}]")
+            for number in dict.fromkeys(numbers)
         ),
         label=message.label,
         parent=message.parent,

@@ -14,7 +14,7 @@ from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryServicer as GeneratedServicer
 from fanfold.wire.job import job_spec_from_proto, job_state_from_proto, job_to_proto
 from job_registry.jobs import Jobs
-from job_registry.limits import MAX_EPOCH
+from job_registry.limits import MAX_CHUNKS, MAX_EPOCH
 from job_registry.producing import Openings, Stream
 from job_registry.words import (
     Admitted,
@@ -77,6 +77,10 @@ def _word_of(request: pb.ProduceJobRequest) -> ProducerWord:
             return StartFailed(reason=request.start_failed.reason)
         case "output":
             output = request.output
+            if len(output.chunks) > MAX_CHUNKS:
+                raise InvalidArgument.of_field(
+                    "output.chunks", f"must be at most {MAX_CHUNKS:,}, not {len(output.chunks):,}"
+                )
             chunks = [Chunk(chunk.source, chunk.offset, chunk.data) for chunk in output.chunks]
             return Output(chunks, output.progress if output.HasField("progress") else None)
         case "settled":

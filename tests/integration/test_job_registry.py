@@ -143,7 +143,21 @@ async def test_producers_are_told_by_statuses_and_reasons_what_went_wrong(regist
     await running.reattach(job.id, epoch=2)
     await running.say(settled=pb.ProduceSettled(state=job_pb2.JOB_STATE_RUNNING))
     assert await running.error() == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    many = registry.producer()
+    await many.reattach(job.id, epoch=2)
+    await many.say(output=pb.ProduceOutput(chunks=[pb.OutputChunk(source="out")] * 1025))
+    assert await many.error() == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
     assert (await registry.get(job.id)).state == job_pb2.JOB_STATE_RUNNING
+
+
+@pytest.mark.contract("C41")
+async def test_a_filter_that_says_the_same_many_times_says_it_once(registry: Registry) -> None:
+    producer = registry.producer()
+    await producer.open()
+    job = await producer.start()
+    repeated = pb.JobFilter(states=[job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_RUNNING] * 300_000)
+    listed = await registry.stub.ListJobs(pb.ListJobsRequest(filter=repeated))
+    assert [each.id for each in listed.jobs] == [job.id]
 
 
 @pytest.mark.contract("C38", "C42", "F3")
