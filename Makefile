@@ -51,13 +51,13 @@ clean: ## Remove the virtual environment and caches
 
 # pip's own message is worth more than a stack of lines that say "already satisfied".
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) ..."
+	@echo "Setting up $(VENV), which takes a minute or two ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) with what development needs ..."
+	@echo "Setting up $(VENV) with what development needs, which takes a minute or two ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(INSTALLED) $@

@@ -14,7 +14,7 @@ const reviewed = await pipeline(
     phase("Verify");
     const answer = await agent(`'^#' ${path}`, { agent: "grep", label: `count headings of ${path}` });
     if (answer === null) return null;
-    return { path, headings: claim, confirmed: answer.startsWith(`${claim} line`) };
+    return { path, headings: claim, confirmed: answer.startsWith(`${claim} match`) };
   },
 );
 

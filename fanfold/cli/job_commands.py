@@ -164,9 +164,9 @@ def run(
 ) -> None:
     """Run a command as a job, which others can follow, wait for and stop.
 
-    Prints the job's id, and stays until the command has ended and nothing of it is
-    left; its output is for `fanfold jobs logs`. The exit code is the command's,
-    143 if the job was stopped. Ctrl-C stops the command.
+    Prints the job's id, and stays until the command has ended and nothing of it
+    is left; its output is for `fanfold jobs logs`. The exit code is the
+    command's, 143 if the job was stopped. Ctrl-C stops the command.
     """
     from fanfold.cli.job_run import job_run
 

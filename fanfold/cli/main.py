@@ -183,8 +183,8 @@ def parallel(  # noqa: PLR0913, PLR0917 - options of a command
     With --workflow-id the run outlives its coordinator, and a later one runs only
     what is not recorded: new, changed and failed steps.
 
-    With --detach the run goes on by itself, as a job: `fanfold jobs logs -f` follows
-    it, and `fanfold jobs show --result` prints the outcomes.
+    With --detach the run goes on by itself, as a job: `fanfold jobs logs -f`
+    follows it, and `fanfold jobs show --result` prints the outcomes.
     """
     from fanfold.cli.outcomes import View
     from fanfold.cli.parallel import Order, parallel, start
@@ -220,11 +220,12 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
 ) -> None:
     """Carry out a workflow script, and print what it returns.
 
-    SCRIPT is JavaScript, which ends with `return VALUE`. FILE.meta.json or FILE.meta.yaml beside it
-    says its name and what it is for. Exit codes: 0 it completed, 1 it failed, 130 it was cancelled.
+    SCRIPT is JavaScript, which ends with `return VALUE`. FILE.meta.json or
+    FILE.meta.yaml beside it says its name and what it is for. Exit codes: 0 it
+    completed, 1 it failed, 130 it was cancelled.
 
-    With --workflow-id the run outlives its coordinator, and a later one, also of an edited script,
-    does not repeat calls that have succeeded.
+    With --workflow-id the run outlives its coordinator, and a later one, also
+    of an edited script, does not repeat calls that have succeeded.
     """
     from fanfold.cli.script_file import read_script
     from fanfold.cli.scripts import ScriptOrder, run_script

@@ -137,19 +137,21 @@ async def _live(run: WorkflowRun) -> None:
 
 
 async def _lines(run: WorkflowRun) -> None:
+    phase = ""
     async with aclosing(run.events()) as events:
         async for event in events:
+            if event.phase and event.phase != phase:
+                phase = event.phase
+                tell(printable(phase))
             line = line_of(event)
             if line:
                 tell(line)
 
 
 def line_of(event: ScriptEvent) -> str:
-    """The event as a line for logs; nothing for the first and the last one."""
+    """The event as a line for logs, below the title of its phase; nothing for what needs no line of its own."""
     label = printable(event.label)
     match event.kind:
-        case ScriptEventKind.PHASE:
-            return printable(event.phase)
         case ScriptEventKind.LOG:
             return f"  | {printable(event.message)}"
         case ScriptEventKind.AGENT_START:

@@ -28,6 +28,8 @@ def up(plan: Plan) -> None:
 
 
 async def _up(plan: Plan) -> None:
+    nodes = "a node" if plan.nodes == 1 else f"{plan.nodes} nodes"
+    tell(f"Starting a coordinator, a job registry and {nodes} ...")
     async with EmbeddedMesh(plan) as mesh:
         _tell_what_is_up(mesh)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -14,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.principal import covers
 from fanfold.model.script import MAX_LINEAGE, AgentOptions, ScriptMeta, ScriptResult
-from fanfold.model.validation import parse_line, violations_of
+from fanfold.model.validation import nearest_name, parse_line, violations_of
 
 OPTION_NAMES = tuple(field.name for field in fields(AgentOptions))
 _META_NAMES = tuple(field.name for field in fields(ScriptMeta))
@@ -60,8 +59,8 @@ def _with_nearest(violations: list[FieldViolation], path: str, names: tuple[str,
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> str:
-    nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    return f"unknown field; did you mean {nearest[0]}?" if nearest else f"unknown field; there are {', '.join(names)}"
+    nearest = nearest_name(name, names)
+    return f"unknown field; did you mean {nearest}?" if nearest else f"unknown field; there are {', '.join(names)}"
 
 
 def parse_parent(parent: str, owner: str, *, path: str = "parent") -> str:

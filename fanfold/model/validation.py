@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any
@@ -14,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine, Tokens
 from fanfold.model.node import NodeView
-from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome
+from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome, StepPolicy
 
 _NOT_JSON = {"unknown_fields"}
 _MAX_NAME_TOLD = 128
@@ -50,8 +52,24 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
     try:
         specs: list[AgentStepSpec] = _adapter(list[AgentStepSpec]).validate_python(prepared)
     except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, path, first_index)) from None
+        wrong = [_with_nearest(violation) for violation in violations_of(error, path, first_index)]
+        raise InvalidArgument(violations=wrong) from None
     return specs
+
+
+def _with_nearest(violation: FieldViolation) -> FieldViolation:
+    """What is wrong with a step; of an unknown field also which one was probably meant."""
+    parent, _, name = violation.field.rpartition(".")
+    if violation.description != "unknown field":
+        return violation
+    known = {field.name for field in fields(StepPolicy if parent.endswith(".policy") else AgentStepSpec)} - _NOT_JSON
+    nearest = nearest_name(name, known)
+    return FieldViolation(violation.field, f"unknown field; did you mean {nearest}?") if nearest else violation
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """The one of `names` that was probably meant; empty if none is near."""
+    return next(iter(difflib.get_close_matches(name.lower(), sorted(names), n=1, cutoff=0.5)), "")
 
 
 def _plain_spec(item: object) -> AgentStepSpec | None:

@@ -40,6 +40,7 @@ _LOST_STATUS = "Internal error from Core"
 """What grpc.aio (1.85) puts in the place of a call's status when a message to it could not be written any more."""
 
 _NO_HTTP_2 = "Failed parsing HTTP/2"
+_NO_TLS = "WRONG_VERSION_NUMBER"
 _CAUSE = re.compile(r".*: (?P<cause>[^:]+?)(?: \(\d+\))?\]?", re.DOTALL)
 """gRPC tells every layer that a failure passed, from the outermost to the innermost."""
 
@@ -139,6 +140,8 @@ def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> F
     reason = None
     if _NO_HTTP_2 in message:
         message, reason = "what answers there does not speak gRPC", NOT_GRPC
+    elif _NO_TLS in message:
+        message = "what answers there does not speak TLS"
     elif message.startswith(_CONNECTING):
         found = _CAUSE.fullmatch(message)
         message, reason = found["cause"] if found else message, NO_CONNECTION

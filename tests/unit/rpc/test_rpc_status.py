@@ -211,6 +211,13 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
             "what answers there does not speak gRPC",
             "NOT_GRPC",
         ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7400: Tls handshake failed "
+            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: "
+            "Invalid certificate verification context: OK",
+            "what answers there does not speak TLS",
+            "UNAVAILABLE",
+        ),
     ],
 )
 def test_of_what_grpc_says_about_a_connection_the_cause_is_told(told: str, cause: str, reason: str) -> None:
