@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,15 +13,17 @@ from coordinator.combinators.runner import runner_of
 from coordinator.scripts.engine.engine import ScriptStart
 from coordinator.scripts.engine.lockdown import Limits
 from coordinator.scripts.engine.quickjs import QuickJsEngine
+from coordinator.scripts.host.answers import Ended
 from coordinator.scripts.host.calls import Call, CallTerms
 from coordinator.scripts.host.limits import ScriptLimits
 from coordinator.scripts.host.session import ScriptSession, Setting
 from fanfold.model.script import ScriptResult
-from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome, StepStarted
+from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent
 
 RUNS = 300
 CALLS = 5_000
+REPLAYED = 10_000
 LIMITS = Limits(heap_bytes=64 * 2**20, cpu_seconds=300)
 
 
@@ -52,11 +55,14 @@ class Listener:
     def __init__(self) -> None:
         self.first_call = self.settled_at = 0.0
         self.result: ScriptResult | None = None
+        self.ended: list[Ended] = []
 
     def made(self, calls: int) -> None:
         self.first_call = self.first_call or time.perf_counter()
 
-    def step(self, call: Call, event: StepEvent) -> None: ...
+    def step(self, call: Call, event: StepEvent) -> None:
+        if isinstance(event, StepEnded):
+            self.ended.append(Ended(call.number, event.outcome))
 
     def phase(self, title: str) -> None: ...
 
@@ -71,7 +77,7 @@ class Listener:
 
 
 async def session(
-    engine: QuickJsEngine, executor: Executor, source: str, listener: Listener
+    engine: QuickJsEngine, executor: Executor, source: str, listener: Listener, replayed: Sequence[Ended] = ()
 ) -> tuple[ScriptSession, int]:
     process = await engine.start(ScriptStart(source=source, args=None, seed=(1, 2, 3, 4), now=0))
 
@@ -82,6 +88,7 @@ async def session(
         terms=CallTerms(parent="bench", default_agent="noop", node_labels={}),
         limits=ScriptLimits(max_total_agents=1_000_000, turn_seconds=60),
         check=check,
+        replayed=replayed,
     )
     return ScriptSession(process, setting, listener), process.pid
 
@@ -104,6 +111,18 @@ async def throughput(engine: QuickJsEngine, source: str) -> float:
     assert listener.result is not None
     assert not listener.result.error, listener.result.error
     return CALLS / (time.perf_counter() - began)
+
+
+async def replay(engine: QuickJsEngine) -> float:
+    """Seconds to give a script of REPLAYED calls the answers that it had before."""
+    source = f"for (let i = 0; i < {REPLAYED}; i++) await agent(`${{i}}`)"
+    recorder = Listener()
+    script, _ = await session(engine, Executor(), source, recorder)
+    await script.carry_out()
+    began = time.perf_counter()
+    again, _ = await session(engine, Executor(), source, Listener(), recorder.ended)
+    await again.carry_out()
+    return time.perf_counter() - began
 
 
 async def kill(engine: QuickJsEngine) -> tuple[float, float]:
@@ -147,6 +166,7 @@ async def main() -> None:
         print(f"first agent call, warm engine        {statistics.median(firsts) * 1000:8.1f} ms")
         print(f"calls, one after the other           {await throughput(engine, one_by_one):8,.0f} /s")
         print(f"calls, {CALLS:,} outstanding           {await throughput(engine, all_at_once):8,.0f} /s")
+        print(f"replay of {REPLAYED:,} calls               {await replay(engine):8.1f} s")
         settled, gone = await kill(engine)
         print(f"endless loop, cancelled to settled   {settled * 1000:8.1f} ms; process gone {gone * 1000:.1f} ms")
         megabytes, took = await memory(engine)

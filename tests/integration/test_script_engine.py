@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coordinator.scripts.engine.engine import EngineFailed, ScriptSyntaxError
+from coordinator.scripts.engine.engine import ScriptSyntaxError
 from coordinator.scripts.engine.quickjs import QuickJsEngine
 from support.mesh import until
 from support.scripts import RUN, limits, result_of, start_of, talking
@@ -139,16 +139,8 @@ async def test_a_zygote_that_dies_is_replaced(engine: QuickJsEngine) -> None:
         await until(lambda: not is_running(talk.process.pid), "its children are gone")
         assert not await talk.process.receive()
 
-    async def works() -> bool:
-        try:
-            done, _ = await result_of(engine, "return 7")
-        except (EngineFailed, AssertionError):  # those that were forked ahead went with it
-            return False
-        return bool(done["value"] == 7)
-
-    async with asyncio.timeout(20):
-        while not await works():
-            pass
+    done, _ = await result_of(engine, "return 7")
+    assert done["value"] == 7
 
 
 async def test_a_full_heap_ends_the_script_and_nothing_else(engine: QuickJsEngine) -> None:
@@ -176,3 +168,18 @@ async def test_answers_that_are_written_while_the_script_writes_do_not_block_it(
     script = "const r = await Promise.all(Array.from({length: 3000}, () => agent('y'.repeat(5000)))); return r.length"
     done, _ = await result_of(engine, script, lambda call: call["prompt"])
     assert done["value"] == 3000
+
+
+async def test_starts_that_are_given_up_confuse_no_others() -> None:
+    async with QuickJsEngine(limits(), spare=0) as engine:
+        for number in range(12):
+            given_up = [asyncio.create_task(engine.start(start_of("return 0"))) for _ in range(3)]
+            await asyncio.sleep(0.002 * number)
+            for task in given_up:
+                task.cancel()
+            done, _ = await result_of(engine, f"return {number}")
+            assert done["value"] == number
+            for outcome in await asyncio.gather(*given_up, return_exceptions=True):
+                if not isinstance(outcome, BaseException):
+                    outcome.kill()
+                    await outcome.closed()

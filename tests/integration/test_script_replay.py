@@ -33,8 +33,11 @@ async def told(run: Any) -> list[ScriptEvent]:
     return [event async for event in run.events()]
 
 
-@pytest.mark.contract("F7", "C28", "C19")
-async def test_a_script_whose_coordinator_is_killed_is_gone_on_with_by_another(tmp_path: Path) -> None:
+@pytest.mark.contract("F7", "C28", "C19", "C43")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "drained"])
+async def test_a_script_whose_coordinator_is_lost_is_gone_on_with_by_another(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     script = f"""{WORK}
     phase('First');
     const seen = [Math.random(), Date.now()];
@@ -60,7 +63,7 @@ async def test_a_script_whose_coordinator_is_killed_is_gone_on_with_by_another(t
             following = asyncio.create_task(follow())
             await until(lambda: "e" in two.lines(), "the last step of the second part runs")
             await until(lambda: any("no" in event.message for event in events), "the item that threw was told")
-            two.process.send_signal(signal.SIGKILL)
+            two.process.send_signal(how)
             (two.workspace / "go").touch()
             result = await asyncio.wait_for(run.result(), 40)
             await asyncio.wait_for(following, 10)

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from coordinator.scripts.engine.quickjs import QuickJsEngine
+from coordinator.scripts.host.answers import Ended
 from fanfold.model.script import StopReason
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepStarted, Usage
 from support.mesh import until
@@ -311,3 +312,65 @@ async def test_nothing_of_a_run_is_left(engine: QuickJsEngine) -> None:
     for _ in range(20):
         await carried_out(engine, "agent('HANG'); return await agent('x')")
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+
+
+# ---- C29: replay
+
+
+async def recorded(engine: QuickJsEngine, script: str, player: Player | None = None) -> list[Ended]:
+    """The answers that a script was given, in their order."""
+    _, heard = await carried_out(engine, script, player)
+    return [Ended(call.number, event.outcome) for call, event in heard.steps if isinstance(event, StepEnded)]
+
+
+@pytest.mark.contract("C29", "F7")
+async def test_a_replayed_script_is_given_its_answers_again_in_their_order(engine: QuickJsEngine) -> None:
+    script = """
+    const order = [];
+    const call = async (x) => { const answer = await agent(x); order.push([x, answer, Date.now(), Math.random()]); };
+    await Promise.all(['WAIT 0.05', 'a', 'FAIL CRASHED', 'WAIT 0.02', 'b'].map(call));
+    return order;
+    """
+    first, heard = await carried_out(engine, script)
+    answers = [Ended(call.number, event.outcome) for call, event in heard.steps if isinstance(event, StepEnded)]
+    assert [row[0] for row in first.value] != ["WAIT 0.05", "a", "FAIL CRASHED", "WAIT 0.02", "b"]
+    for known in (5, 3, 0):
+        player = Player()
+        again, _ = await carried_out(engine, script, player, replayed=answers[:known])
+        assert again.value[:known] == first.value[:known]
+        assert len(player.specs) == 5 - known
+        assert again.agents_started == 5
+    again, heard = await carried_out(engine, script, replayed=answers)
+    assert not heard.steps, "nothing is told again"
+    assert [failure.call for failure in again.failures] == [3]
+
+
+@pytest.mark.contract("C29")
+@pytest.mark.parametrize(
+    ("edited", "error"),
+    [
+        ("await agent('a'); await agent('other'); return 1", "call 2 (other) asks for something else"),
+        ("await agent('a', {max_steps: 3}); await agent('b'); return 1", "call 1 (a) asks for something else"),
+        ("await agent('a'); await new Promise(() => {})", "waits for a promise"),
+        ("const held = agent('a'); agent('c'); await held; return 1", "call 2 (c) asks for something else"),
+    ],
+)
+async def test_a_script_that_diverges_is_told_the_first_call_that_differs(
+    engine: QuickJsEngine, edited: str, error: str
+) -> None:
+    answers = await recorded(engine, "await agent('a'); await agent('b'); return 1")
+    result, _ = await carried_out(engine, edited, replayed=answers)
+    assert result.stop_reason is StopReason.ERROR
+    assert error in result.error
+    if "call" in error:
+        assert "diverged" in result.error
+
+
+@pytest.mark.contract("C29")
+async def test_a_call_that_is_not_made_again_is_named(engine: QuickJsEngine) -> None:
+    answers = await recorded(engine, "await agent('a'); await agent('b'); return 1")
+    script = "agent('HANG'); await agent('x'); return 1"
+    only_second = [Ended(3, answers[1].outcome)]
+    result, _ = await carried_out(engine, script, Player(hint=1), replayed=only_second)
+    assert "call 3" in result.error
+    assert "is not made again" in result.error

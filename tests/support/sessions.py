@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.runner import runner_of
 from coordinator.life import failed
 from coordinator.scripts.engine.quickjs import QuickJsEngine
+from coordinator.scripts.host.answers import Ended
 from coordinator.scripts.host.calls import Call, CallTerms
 from coordinator.scripts.host.limits import ScriptLimits
 from coordinator.scripts.host.session import ScriptSession, Setting
@@ -147,6 +148,7 @@ async def begun(
     default_agent: str = "echo",
     node_labels: dict[str, str] | None = None,
     args: Any = None,
+    replayed: Sequence[Ended] = (),
     **limits: Any,
 ) -> AsyncIterator[tuple[asyncio.Task[None], Heard]]:
     """A script that is being carried out, and what is heard of it; it is cancelled at the end of the block."""
@@ -165,6 +167,7 @@ async def begun(
             limits=ScriptLimits(**limits),
             check=check,
             budget=tokens,
+            replayed=replayed,
         )
         process = await engine.start(start_of(source, args=args, budget=budget))
         heard.pid = process.pid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 from collections.abc import Sequence
@@ -62,6 +63,14 @@ class QuickJsProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             else:
                 os.kill(self._pid, signal.SIGKILL)
+
+    def has_ended(self) -> bool:
+        """Whether it is known to be gone."""
+        if self._pidfd < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     async def closed(self) -> None:
         """Wait until it is gone, and close what belongs to it."""

@@ -75,8 +75,8 @@ class QuickJsEngine:
         self._limits = limits
         self._spare = spare
         self._idle: deque[QuickJsProcess] = deque()
+        self._waiting: deque[asyncio.Future[QuickJsProcess]] = deque()
         self._zygote: _Zygote | None = None
-        self._forking = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self.protections: tuple[str, ...] = ()
@@ -94,6 +94,8 @@ class QuickJsEngine:
         self._keeper.cancel()
         with suppress(asyncio.CancelledError):
             await self._keeper
+        for place in self._waiting:
+            place.cancel()
         while self._idle:
             await _end(self._idle.popleft())
         if self._zygote is not None:
@@ -106,8 +108,7 @@ class QuickJsEngine:
             ScriptSyntaxError: the text is no script.
             EngineFailed: no process can be started.
         """
-        process = self._idle.popleft() if self._idle else await self._fork()
-        self._wanted.set()
+        process = await self._taken()
         try:
             await _load(process, start)
         except BaseException:
@@ -115,20 +116,52 @@ class QuickJsEngine:
             raise
         return process
 
+    async def _taken(self) -> QuickJsProcess:
+        """A process that is ready, or the next one that will be."""
+        self._wanted.set()
+        while self._idle:
+            process = self._idle.popleft()
+            if not process.has_ended():
+                return process
+            await process.closed()  # it went with its zygote
+        place: asyncio.Future[QuickJsProcess] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._idle.append(place.result())
+            raise
+
     async def _keep_spare(self) -> None:
-        """Fork ahead, so that a run need not wait for that. A failure is told to whoever asks for a process."""
+        """Fork for those who wait, and some ahead, so that most runs need not wait.
+
+        Only this task talks with the zygote: a word that is cut short would have the next one misunderstood.
+        """
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                while len(self._idle) < self._spare:
-                    self._idle.append(await self._fork())
+                while self._waiting or len(self._idle) < self._spare:
+                    self._give(await self._fork())
             except EngineFailed as error:
                 self._on_failed(str(error))
+                while self._waiting:
+                    place = self._waiting.popleft()
+                    if not place.done():
+                        place.set_exception(error)
+
+    def _give(self, process: QuickJsProcess) -> None:
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(process)
+                return
+        self._idle.append(process)
 
     async def _fork(self) -> QuickJsProcess:
         try:
-            async with self._forking, asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(START_SECONDS):
                 process = await self._forked(await self._running_zygote())
                 return await self._ready(process)
         except (OSError, TimeoutError, EngineFailed) as error:
