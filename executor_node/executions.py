@@ -11,15 +11,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import structlog
 
 from executor_node.admission import Admission, Limits
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command import CommandAgents
+from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
-from executor_node.running import RunningStep
+from executor_node.running import Act, RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.messages import Result, is_longer
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
@@ -36,6 +37,14 @@ log = structlog.get_logger(__name__)
 
 Listener = Callable[[StepEvent], None]
 """Takes one event at once; must not raise."""
+
+
+class _Kind(Protocol):
+    """Carries out steps of one kind of agent."""
+
+    def carry_out(self, step: RunningStep) -> Act:
+        """Begin with a step. Raises OSError when this process is out of file descriptors or memory."""
+        ...
 
 
 class Executions:
@@ -72,6 +81,14 @@ class Executions:
         self._limits = limits
         self._python = PythonAgents(supervision, workspace=workspace, directory=agents_directory, limits=limits)
         self._commands = CommandAgents(supervision, workspace=workspace, environment=environment, limits=limits)
+        self._llm = LlmAgents(
+            supervision, workspace=workspace, environment=environment, limits=limits, validator=validator
+        )
+        self._kinds: Mapping[AgentKind, _Kind] = {
+            AgentKind.PYTHON: self._python,
+            AgentKind.COMMAND: self._commands,
+            AgentKind.LLM: self._llm,
+        }
         self._steps: dict[str, RunningStep] = {}
         self._reserved: set[str] = set()
         self._checks = asyncio.TaskGroup()
@@ -83,6 +100,7 @@ class Executions:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         await self._checks.__aenter__()
+        await self._llm.__aenter__()
         return self
 
     async def __aexit__(
@@ -91,6 +109,7 @@ class Executions:
         try:
             await self.drain(0)
             await self._python.close()
+            await self._llm.__aexit__(None, None, None)
         finally:
             await self._checks.__aexit__(None, None, None)
 
@@ -235,9 +254,8 @@ class Executions:
             self._carry_out(step)
 
     def _carry_out(self, step: RunningStep) -> None:
-        agents = self._commands if step.agent.kind is AgentKind.COMMAND else self._python
         try:
-            step.act(agents.carry_out)
+            step.act(self._kinds[step.agent.kind].carry_out)
         except OSError as error:
             message = f"the node cannot start it: {error.strerror}"
             step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))

@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fanfold.model.step import NO_USAGE, Usage
+from fanfold.model.step import NO_USAGE, FailureCode, Usage
 
 
 class AgentFailed(Exception):
-    """The agent could not do what was asked; `retryable` says whether another attempt may."""
+    """The agent could not do what was asked; `retryable` says whether another attempt may.
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    `code` tells causes apart that have codes of their own: QUOTA_EXHAUSTED, when the model's provider said no for good,
+    and BUDGET_EXHAUSTED, when another call would cost more than the step may.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, code: FailureCode = FailureCode.AGENT_FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.retryable = retryable
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

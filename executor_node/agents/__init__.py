@@ -11,7 +11,17 @@ from typing import Annotated
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
-from fanfold.model.checks import Count, Exact, Flag, Line, Must, OneLine, Seconds
+from executor_node.agents.llm.definition import (
+    DEFAULT_SETTINGS,
+    DEFAULT_TOOLS,
+    HostPattern,
+    McpServer,
+    ModelName,
+    ModelSettings,
+    Tool,
+)
+from executor_node.agents.words import Argument, VariableName
+from fanfold.model.checks import Count, Exact, Flag, Line, Must, Seconds
 from fanfold.model.node import Agent, AgentKind, Isolation
 
 
@@ -39,25 +49,19 @@ def _is_entry(text: str) -> bool:
     return bool(colon) and all(name.isidentifier() for name in (*module.split("."), function))
 
 
-def _is_variable(text: str) -> bool:
-    return text.isascii() and text.isidentifier()
-
-
 AgentName = Annotated[
     str, Exact(), MinLen(1), MaxLen(128), Must("be lower-case words joined by single hyphens", _is_kebab_case)
 ]
 Entry = Annotated[str, Exact(), Must("be `module:function`", _is_entry)]
-Argument = Annotated[str, Exact(), Must("have no NUL character", lambda text: "\0" not in text)]
-VariableName = Annotated[str, Exact(), MaxLen(256), Must("be the name of an environment variable", _is_variable)]
-ToolName = Annotated[str, Exact(), MinLen(1), MaxLen(128), OneLine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDefinition:
     """An agent as its file, or the built-in registry, defines it. Built by hand it checks nothing.
 
-    `isolation` SHARED is for kind python only and promises that `entry` names an async function, which the worker
-    checks when it loads it, and that running a step again does no harm, which `idempotent` states.
+    `isolation` SHARED promises for kind python that `entry` names an async function, which the worker checks when it
+    loads it, and that running a step again does no harm, which `idempotent` states. Steps of kind llm share a worker
+    that runs the node's own code, unless they start processes.
     """
 
     name: AgentName
@@ -79,11 +83,26 @@ class AgentDefinition:
     """Variables of the node's environment that the command sees; no others."""
     max_output_bytes: Annotated[Count, Ge(1)] | None = None
     """Most that the command may write to its standard output; None is the node's limit, which it cannot exceed."""
-    model: ToolName | None = None
-    tools: Annotated[tuple[ToolName, ...], MaxLen(64)] = ()
+    model: ModelName = ""
+    """Kind llm: `provider:model`."""
+    base_url_env: VariableName | None = None
+    """Variable of the node's environment with the provider's address; None is `PROVIDER_BASE_URL`, if there is one."""
+    api_key_env: VariableName | None = None
+    """Variable of the node's environment with the provider's key; None is `PROVIDER_API_KEY`, if there is one."""
+    settings: ModelSettings = DEFAULT_SETTINGS
+    tools: Annotated[tuple[Tool, ...], MaxLen(64)] = DEFAULT_TOOLS
+    fetch_hosts: Annotated[tuple[HostPattern, ...], MaxLen(256)] = ()
+    """Hosts that the tool `fetch` may ask."""
+    mcp: Annotated[tuple[McpServer, ...], MaxLen(16)] = ()
     max_steps: Annotated[Count, Ge(1), Le(10_000)] | None = None
+    """Most calls of the model in one step; a step may ask for fewer."""
     instructions: str = ""
     """The body of the file."""
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether a step of kind llm may start processes, which are to end with it."""
+        return Tool.SHELL in self.tools or any(server.command for server in self.mcp)
 
     def describe(self) -> Agent:
         """The agent as the node tells of it."""

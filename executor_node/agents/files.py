@@ -3,7 +3,7 @@
     ---
     name: outline                    # lower-case words joined by hyphens; unique on the node
     description: Lists the headings of a Markdown file.
-    kind: python                     # python or command
+    kind: python                     # python, command or llm
     isolation: shared                # process (default): one process tree a step; shared: steps share a worker
     idempotent: true                 # running a step again does no harm; shared requires it
     uses_model: false                # whether it may spend model tokens; default: true for kind llm, else false
@@ -21,7 +21,17 @@ must be async. Kind command takes instead:
     env: [HOME, PATH]                # variables of the node it sees; default: none
     max_output_bytes: 65536          # default: the node's limit, which it cannot exceed
 
-Kind llm (`model`, `tools`, `max_steps`) is checked like the others, and then refused: this release does not have it.
+Kind llm takes instead, and its body is what the model is told first:
+
+    model: openai:gpt-5              # provider:model
+    base_url_env: OPENAI_BASE_URL    # variable with the provider's address; this is the default for openai
+    api_key_env: OPENAI_API_KEY      # variable with its key; this is the default for openai
+    settings: {temperature: 0}       # temperature, top_p, max_tokens, seed, stop_sequences, timeout
+    tools: [read, list, glob, grep]  # the default; also fetch, edit, shell
+    fetch_hosts: [docs.python.org]   # hosts for the tool fetch, which requires it
+    mcp: [{name: t, command: [t]}]   # tool servers: name, and command (with env) or url (with token_env)
+    max_steps: 20                    # calls of the model in a step; a step may ask for fewer
+
 What is wrong is told by file and line.
 """
 
@@ -29,7 +39,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +48,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS, SHELL
+from executor_node.agents.llm.definition import Tool
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.validation import violations_of
@@ -55,13 +66,18 @@ _KEYS_OF_ONE_KIND = {
     "env": AgentKind.COMMAND,
     "max_output_bytes": AgentKind.COMMAND,
     "model": AgentKind.LLM,
+    "base_url_env": AgentKind.LLM,
+    "api_key_env": AgentKind.LLM,
+    "settings": AgentKind.LLM,
     "tools": AgentKind.LLM,
+    "fetch_hosts": AgentKind.LLM,
+    "mcp": AgentKind.LLM,
     "max_steps": AgentKind.LLM,
 }
 OWN_VARIABLES = "FANFOLD_"
 """How the variables begin that are fanfold's own, as a token; agents never see them."""
 
-_REQUIRED_KEY = {AgentKind.PYTHON: "entry", AgentKind.COMMAND: "command"}
+_REQUIRED_KEY = {AgentKind.PYTHON: "entry", AgentKind.COMMAND: "command", AgentKind.LLM: "model"}
 _DEFINITION = TypeAdapter(AgentDefinition)
 
 
@@ -254,10 +270,12 @@ def _define(matter: _FrontMatter, body: str) -> AgentDefinition:
         # YAML calls a list what pydantic calls a tuple.
         raise _AgentFileWrong(
             *(
-                _Wrong(matter.lines.get(v.field, 1), f"`{v.field}` {v.description.replace('valid tuple', 'list')}")
+                _Wrong(_line_of(v.field, matter.lines), f"`{v.field}` {v.description.replace('valid tuple', 'list')}")
                 for v in violations_of(error, "")
             )
         ) from None
+    if definition.kind is AgentKind.LLM and "isolation" not in matter.values and not definition.starts_processes:
+        definition = replace(definition, isolation=Isolation.SHARED)
     if wrongs := [*_contradictions(definition, matter.lines), *_secrets(definition, matter.lines)]:
         raise _AgentFileWrong(*wrongs)
     return definition
@@ -274,19 +292,48 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
     if definition.command and not definition.command[0]:
         yield _Wrong(lines["command[0]"], "`command[0]` must not be empty")
     if definition.isolation is Isolation.SHARED:
-        if kind is not AgentKind.PYTHON:
+        if kind is AgentKind.COMMAND:
             yield _Wrong(lines["isolation"], f"isolation shared is for kind python, not for kind {kind}")
-        elif not definition.idempotent:
+        elif kind is AgentKind.PYTHON and not definition.idempotent:
             yield _Wrong(lines["isolation"], "isolation shared requires `idempotent: true`")
     if kind is AgentKind.LLM:
-        yield _Wrong(lines["kind"], "kind llm is not available yet")
+        yield from _contradictions_of_llm(definition, lines)
+
+
+def _contradictions_of_llm(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[_Wrong]:
+    if Tool.FETCH in definition.tools and not definition.fetch_hosts:
+        yield _Wrong(lines["tools"], "the tool `fetch` requires `fetch_hosts`")
+    if definition.starts_processes and definition.isolation is Isolation.SHARED:
+        yield _Wrong(lines["isolation"], "isolation shared is not for agents that start processes")
+    for index, server in enumerate(definition.mcp):
+        if bool(server.command) == (server.url is not None):
+            yield _Wrong(lines[f"mcp[{index}]"], f"`mcp[{index}]` must have either `command` or `url`")
 
 
 def _secrets(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[_Wrong]:
-    for index, name in enumerate(definition.env):
+    for key, name in _variables(definition):
         if name.upper().startswith(OWN_VARIABLES):
-            what = f"`env[{index}]` must not begin with {OWN_VARIABLES}, for such variables may be secret"
-            yield _Wrong(lines.get(f"env[{index}]", lines["env"]), what)
+            what = f"`{key}` must not begin with {OWN_VARIABLES}, for such variables may be secret"
+            yield _Wrong(_line_of(key, lines), what)
+
+
+def _variables(definition: AgentDefinition) -> Iterator[tuple[str, str]]:
+    """The variables that the file names, each with its place."""
+    for index, name in enumerate(definition.env):
+        yield f"env[{index}]", name
+    for key in ("base_url_env", "api_key_env"):
+        if name := getattr(definition, key):
+            yield key, name
+    for index, server in enumerate(definition.mcp):
+        for name in (*server.env, server.token_env or ""):
+            yield f"mcp[{index}]", name
+
+
+def _line_of(field: str, lines: Mapping[str, int]) -> int:
+    """The line of the field, or of the nearest thing around it whose line is known."""
+    while field and field not in lines:
+        field = field[: max(field.rfind("."), field.rfind("["), 0)]
+    return lines.get(field, 1)
 
 
 def _line(mark: _Mark | None) -> int:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Result, checked_usage, cut
+from executor_node.workers.messages import TOLD_CODES, Result, checked_usage, cut
 from fanfold.agent import AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure
 
@@ -92,8 +92,11 @@ def result_of_error(error: BaseException, context: Context) -> Result:
     if isinstance(error, AgentFailed):
         # A class derived from it may have left its attributes out, or put anything into them.
         message, retryable = getattr(error, "message", error), getattr(error, "retryable", False)
+        told = getattr(error, "code", None)
         failure = StepFailure(
-            code=FailureCode.AGENT_FAILED, message=_text_of(message)[:_MAX_MESSAGE], retryable=retryable is True
+            code=told if told in TOLD_CODES else FailureCode.AGENT_FAILED,
+            message=_text_of(message)[:_MAX_MESSAGE],
+            retryable=retryable is True,
         )
         return Result("", None, context.usage, context.source_anchors, failure)
     if isinstance(error, Stopped | asyncio.CancelledError) and context.cancelled:

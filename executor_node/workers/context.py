@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from executor_node.workers.frames import Message
-from executor_node.workers.messages import Setup, text_to_message, tool_to_message, turn_to_message
+from executor_node.workers.messages import Setup, ask_to_message, text_to_message, tool_to_message, turn_to_message
 from executor_node.workspace import Workspace
 from fanfold.anchors import Anchors
 from fanfold.model.step import NO_USAGE, SourceAnchor, Usage
 
 
 class Context:
-    """The context of one step. May be used from several threads."""
+    """The context of one step. May be used from several threads.
 
-    __slots__ = ("_anchors", "_number", "_setup", "_tell", "_workspace", "cancelled", "max_tokens", "usage")
+    `ask` puts a message `ask` on its way; only steps in shared workers have it. `assignment` is what the node's own
+    code is told besides the spec.
+    """
+
+    __slots__ = (
+        "_anchors",
+        "_answer",
+        "_ask",
+        "_number",
+        "_setup",
+        "_tell",
+        "_workspace",
+        "assignment",
+        "cancelled",
+        "max_tokens",
+        "usage",
+    )
 
     def __init__(
-        self, number: int, setup: Setup, tell: Callable[[Message], None], *, max_tokens: int | None = None
+        self,
+        number: int,
+        setup: Setup,
+        tell: Callable[[Message], None],
+        *,
+        max_tokens: int | None = None,
+        assignment: Any = None,
+        ask: Callable[[Message], Awaitable[None]] | None = None,
     ) -> None:
         self._number = number
         self._setup = setup
         self._tell = tell
+        self._ask = ask
+        self._answer: asyncio.Future[str] | None = None
+        self.assignment = assignment
         self._anchors: Anchors | None = None
         self._workspace: Workspace | None = None
         self.cancelled = False
@@ -77,6 +104,23 @@ class Context:
         if self._anchors is None:
             self._anchors = Anchors(Path(self._setup.workspace))
         self._anchors.observe(tool, url_or_path, lines)
+
+    async def ask(self, what: str, text: str = "") -> str:
+        """Ask the runtime something, one thing at a time, and wait for its answer."""
+        assert self._ask is not None, "only steps in shared workers can ask"
+        assert self._answer is None, "one question at a time"
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._answer = answer
+        try:
+            await self._ask(ask_to_message(self._number, what, text))
+            return await answer
+        finally:
+            self._answer = None
+
+    def answered(self, text: str) -> None:
+        """The runtime has answered."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(text)
 
     def is_cancelled(self) -> bool:
         """Whether the step is being stopped."""

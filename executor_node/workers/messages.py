@@ -3,7 +3,9 @@
     runtime   setup ...                        first of all
               run, number, ...                 run a step
               cancel, number                   stop it; a step with a worker of its own is stopped by a signal
+              answer, number, text             to what it asked
     worker    text | tool | turn, number, ...  progress
+              ask, number, what, text          only steps of the node's own code ask, in workers that steps share
               end, number, ...                 what came of the step, last
 
 A worker also runs code that nobody reviewed, so what it says is checked here like anything that comes from outside.
@@ -42,7 +44,18 @@ _MAX_NAME = 128
 _PROMPT_AT = 8
 """Where the prompt is in the message `run`."""
 _MAX_COUNT = 2**32 - 1
-_TOLD_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE})
+TOLD_CODES = frozenset(
+    {
+        FailureCode.AGENT_FAILED,
+        FailureCode.BUDGET_EXHAUSTED,
+        FailureCode.CRASHED,
+        FailureCode.PAYLOAD_TOO_LARGE,
+        FailureCode.QUOTA_EXHAUSTED,
+    }
+)
+"""The causes that are an agent's to tell."""
+RETRYABLE_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED})
+"""Those of them where another attempt may help."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Progress = ToolFinished | TurnFinished | TextWritten
@@ -71,6 +84,8 @@ class Run:
     max_output_bytes: int
     session_id: str
     spec: AgentStepSpec
+    assignment: Any = None
+    """What the node's own code is told besides the spec; JSON."""
 
 
 @dataclass(slots=True)
@@ -125,7 +140,9 @@ def setup_from_message(message: Message) -> Setup:
     return Setup(shared, tuple(path), workspace, file_bytes)
 
 
-def run_to_message(number: int, entry: str, max_output_bytes: int, session_id: str, spec: AgentStepSpec) -> Message:
+def run_to_message(
+    number: int, entry: str, max_output_bytes: int, session_id: str, spec: AgentStepSpec, assignment: Any = None
+) -> Message:
     """The message `run`."""
     policy = spec.policy
     return [
@@ -142,12 +159,13 @@ def run_to_message(number: int, entry: str, max_output_bytes: int, session_id: s
         spec.parent_session_id,
         spec.output_schema,
         None if policy is DEFAULT_POLICY else _policy_to_list(policy),
+        assignment,
     ]
 
 
 def run_from_message(message: Message) -> Run:
     """What the message `run` says."""
-    _, number, entry, max_output_bytes, session_id, *fields, policy = message
+    _, number, entry, max_output_bytes, session_id, *fields, policy, assignment = message
     task_id, agent, description, prompt, max_steps, parent_session_id, output_schema = fields
     spec = AgentStepSpec(
         task_id=task_id,
@@ -159,7 +177,7 @@ def run_from_message(message: Message) -> Run:
         output_schema=output_schema,
         policy=DEFAULT_POLICY if policy is None else _policy_from_list(policy),
     )
-    return Run(number, entry, max_output_bytes, session_id, spec)
+    return Run(number, entry, max_output_bytes, session_id, spec, assignment)
 
 
 def _policy_to_list(policy: StepPolicy) -> list[Any]:
@@ -181,6 +199,21 @@ def _policy_from_list(fields: Sequence[Any]) -> StepPolicy:
         max_attempts=max_attempts,
         node_labels=node_labels,
     )
+
+
+def ask_to_message(number: int, what: str, text: str) -> Message:
+    """The message `ask`."""
+    return ["ask", number, what, text]
+
+
+def ask_from_message(message: Message) -> tuple[str, str]:
+    """What the message `ask` asks, and of what.
+
+    Raises:
+        ValueError, TypeError: it is malformed.
+    """
+    _, _, what, text = message
+    return text_of(what), text_of(text)
 
 
 def result_to_message(number: int, result: Result) -> Message:
@@ -321,9 +354,9 @@ def _anchor_from_list(fields: Sequence[object]) -> SourceAnchor:
 def _failure_from_list(fields: Sequence[object]) -> StepFailure:
     told, message, retryable = fields
     code = FailureCode(text_of(told))
-    if code not in _TOLD_CODES:  # the others are not the agent's to tell
+    if code not in TOLD_CODES:
         code = FailureCode.CRASHED
-    may_be_retried = bool(retryable) and code is not FailureCode.PAYLOAD_TOO_LARGE
+    may_be_retried = bool(retryable) and code in RETRYABLE_CODES
     return StepFailure(code=code, message=text_of(message)[:MAX_LINE], retryable=may_be_retried)
 
 

@@ -1,25 +1,38 @@
 """The runtime's side of shared workers: places steps in them, and runs again what a lost worker took along.
 
 A worker is lost when an agent crashes it, or when a step in it will not stop. Which of its steps was at fault cannot be
-told, so all of them are suspects. Each is run once more, which agents that share a worker are declared to bear, and in
-a worker of its own: the one that loses that, too, is CRASHED, and no other suffers by it (C12).
+told, so all of them are suspects. Each that is declared to bear it is run once more, in a worker of its own: the one
+that loses that, too, is CRASHED, and no other suffers by it (C12).
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from executor_node.admission import Limits
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.frames import Message
-from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
+from executor_node.workers.messages import (
+    Result,
+    Setup,
+    ask_from_message,
+    progress_from_message,
+    result_from_message,
+    run_to_message,
+)
 from executor_node.workers.process import WorkerProcess
 from fanfold.model.step import FailureCode
 
 MAX_FLOOD = 1000
 """Progress messages in one read, after which a worker has to wait a moment."""
+
+
+OnAsk = Callable[[str, str, Callable[[str], None]], None]
+"""Takes what a step asks, of what, and who takes the answer."""
 
 
 class SharedWorkers:
@@ -42,10 +55,20 @@ class SharedWorkers:
             self._start_worker()
 
     def carry_out(self, step: RunningStep) -> SharedStep:
-        """Run a step. Raises OSError when no worker can be started."""
-        shared = SharedStep(step, next(self._numbers))
-        self._place(shared)
+        """Run a step of a Python agent. Raises OSError when no worker can be started."""
+        shared = SharedStep(step, step.agent.entry)
+        self.place(shared)
         return shared
+
+    def place(self, shared: SharedStep, *, apart: bool = False) -> None:
+        """Run a step, `apart` in a worker of its own. Raises OSError when no worker can be started."""
+        shared.number = shared.number or next(self._numbers)
+        if apart:
+            worker = self._new_worker(is_apart=True)
+            self._apart.add(worker)
+        else:
+            worker = self._choose_worker()
+        worker.run(shared)
 
     async def close(self) -> None:
         """Kill all workers and wait until nothing is left of them."""
@@ -69,8 +92,10 @@ class SharedWorkers:
         self._ended.set()
         steps, worker.steps = worker.steps, {}
         for shared in steps.values():
-            if worker.is_apart or shared.step.stopped_by is not None:
-                shared.step.end(Result.of_failure(FailureCode.CRASHED, f"its worker was lost: {why}", retryable=True))
+            may_run_again = shared.step.agent.idempotent
+            if worker.is_apart or shared.step.stopped_by is not None or not may_run_again:
+                message = f"its worker was lost: {why}"
+                shared.step.end(Result.of_failure(FailureCode.CRASHED, message, retryable=may_run_again))
             else:
                 self._run_apart(shared)
 
@@ -82,20 +107,17 @@ class SharedWorkers:
 
     def _run_apart(self, shared: SharedStep) -> None:
         try:
-            worker = self._new_worker(is_apart=True)
-            self._apart.add(worker)
             shared.step.run_again()
-            worker.run(shared)
+            self.place(shared, apart=True)
         except OSError as error:
             message = f"no worker can be started: {error.strerror}"
             shared.step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
 
-    def _place(self, shared: SharedStep) -> None:
+    def _choose_worker(self) -> SharedWorker:
         workers = self._workers
         if len(workers) < self.limits.shared_workers and all(worker.steps for worker in workers):
             self._start_worker()
-        worker = workers[0] if len(workers) == 1 else min(workers, key=lambda worker: len(worker.steps))
-        worker.run(shared)
+        return workers[0] if len(workers) == 1 else min(workers, key=lambda worker: len(worker.steps))
 
     def _start_worker(self) -> None:
         self._workers.append(self._new_worker(is_apart=False))
@@ -106,14 +128,24 @@ class SharedWorkers:
 
 
 class SharedStep:
-    """A step in a shared worker."""
+    """A step in a shared worker: what it runs, what it is told besides its spec, and who answers what it asks."""
 
-    __slots__ = ("number", "step", "worker")
+    __slots__ = ("_on_ask", "assignment", "entry", "number", "step", "worker")
 
-    def __init__(self, step: RunningStep, number: int) -> None:
+    def __init__(self, step: RunningStep, entry: str, assignment: Any = None, on_ask: OnAsk | None = None) -> None:
         self.step = step
-        self.number = number
+        self.entry = entry
+        self.assignment = assignment
+        self._on_ask = on_ask
+        self.number = 0
         self.worker: SharedWorker | None = None
+
+    def asked(self, what: str, text: str) -> None:
+        """The step asks something. Raises ValueError if it is none that may."""
+        worker, number = self.worker, self.number
+        if self._on_ask is None or worker is None:
+            raise ValueError("the agent asks, and nobody answers")
+        self._on_ask(what, text, lambda answer: worker.answer(number, answer))
 
     def stop(self) -> None:
         """Cancel it in its worker."""
@@ -138,8 +170,15 @@ class SharedWorker:
         self.steps[shared.number] = shared
         step = shared.step
         self.process.send_run(
-            run_to_message(shared.number, step.agent.entry, step.max_output_bytes, step.session_id, step.spec)
+            run_to_message(
+                shared.number, shared.entry, step.max_output_bytes, step.session_id, step.spec, shared.assignment
+            )
         )
+
+    def answer(self, number: int, text: str) -> None:
+        """Answer what a step has asked, unless it has ended."""
+        if number in self.steps:
+            self.process.send(["answer", number, text])
 
     def cancel(self, number: int) -> None:
         """Cancel a step; if it is still there after the grace, that costs the worker its life."""
@@ -161,6 +200,8 @@ class SharedWorker:
                 continue
             if message[0] == "end":
                 self._end_step(shared, _result_from(message))
+            elif message[0] == "ask":
+                shared.asked(*ask_from_message(message))
             else:
                 flood += 1
                 shared.step.progressed(progress_from_message(message))

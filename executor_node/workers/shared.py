@@ -53,10 +53,20 @@ class SharedSteps:
             if message[0] == "run":
                 run = run_from_message(message)
                 most = run.spec.policy.max_tokens
-                context = Context(run.number, self._setup, self._outgoing.tell, max_tokens=most)
+                context = Context(
+                    run.number,
+                    self._setup,
+                    self._outgoing.tell,
+                    max_tokens=most,
+                    assignment=run.assignment,
+                    ask=self._tell_large,
+                )
                 self._steps[run.number] = self._loop.create_task(self._run(run, context)), context
             elif message[1] in self._steps:
                 task, context = self._steps[message[1]]
+                if message[0] == "answer":
+                    context.answered(message[2])
+                    continue
                 context.cancelled = True
                 self._loop.call_soon(task.cancel)  # a task cancelled before its first turn would never take it
 
@@ -72,10 +82,10 @@ class SharedSteps:
         else:
             self._outgoing.tell(end)
 
-    async def _tell_large(self, end: Message) -> None:
-        """Tell an end with large texts: one at a time, and others get their turn between its pieces."""
+    async def _tell_large(self, message: Message) -> None:
+        """Tell what may have large texts: one at a time, and others get their turn between its pieces."""
         async with self._large_turn:
-            for piece in lift_texts(end):
+            for piece in lift_texts(message):
                 self._outgoing.send_piece(piece)
                 await asyncio.sleep(0)
-            self._outgoing.tell(end)
+            self._outgoing.tell(message)

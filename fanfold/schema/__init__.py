@@ -6,6 +6,7 @@ memory limit and a deadline does, so whatever a schema does to its reader ends w
     limits      what a schema and a value may cost
     validator   the public face: what was checked is remembered, faults are put into words
     structured  from what an agent gave to a validated value
+    candidates  where in a text there may be a value
     encoding    Python values to JSON text, or why that is impossible
     dispatch    the queue before the worker: owners take turns, a dead worker is replaced
     process     the parent's end of one worker process

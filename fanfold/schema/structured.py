@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from fanfold.errors import FanfoldError
 from fanfold.model.step import FailureCode, StepFailure
+from fanfold.schema.candidates import embedded_values, refuse_constant
 
 MAX_TEXT = 8 * 2**20
 """Characters of a text that is read as JSON: several times what a value may have, and soon read."""
@@ -43,16 +44,29 @@ UNCHECKED = Structured(
 
 
 async def structured_text(validator: Validator, schema: object, text: str, *, owner: str = "") -> Structured:
-    """What JSON text stands for, if that satisfies the schema. Checks of different owners take turns."""
+    """The value that a text stands for, or has somewhere in it, if that satisfies the schema.
+
+    If none does, why the first that was found does not. Checks of different owners take turns.
+    """
     if len(text) > MAX_TEXT:
         return _invalid(f"the output has more than {MAX_TEXT:,} characters, and is not read as JSON")
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         return _invalid("the output is nested too deep")
     except ValueError as error:
-        return _invalid(f"the output is not JSON: {error}")
+        return await _embedded(validator, schema, text, f"the output is not JSON: {error}", owner)
     return await structured_value(validator, schema, value, owner=owner)
+
+
+async def _embedded(validator: Validator, schema: object, text: str, why: str, owner: str) -> Structured:
+    first: Structured | None = None
+    for value in embedded_values(text):
+        structured = await structured_value(validator, schema, value, owner=owner)
+        if structured.failure is None:
+            return structured
+        first = first or structured
+    return first or _invalid(why)
 
 
 async def structured_value(validator: Validator, schema: object, value: object, *, owner: str = "") -> Structured:
@@ -67,7 +81,3 @@ async def structured_value(validator: Validator, schema: object, value: object, 
 
 def _invalid(why: str) -> Structured:
     return Structured(failure=StepFailure(code=FailureCode.OUTPUT_INVALID, message=why))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON value")

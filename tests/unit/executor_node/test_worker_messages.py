@@ -160,11 +160,12 @@ def test_a_count_that_is_none_is_refused_where_the_agent_tells_it() -> None:
 @pytest.mark.parametrize("code", FailureCode)
 def test_a_worker_tells_only_the_failures_that_are_an_agents_own(code: FailureCode) -> None:
     told = ["end", 1, "", None, [0, 0, 0], [], [code.value, "so it says", True]]
-    own = {FailureCode.AGENT_FAILED, FailureCode.CRASHED, FailureCode.PAYLOAD_TOO_LARGE}
+    for_good = {FailureCode.BUDGET_EXHAUSTED, FailureCode.PAYLOAD_TOO_LARGE, FailureCode.QUOTA_EXHAUSTED}
+    own = {FailureCode.AGENT_FAILED, FailureCode.CRASHED, *for_good}
     failure = result_from_message(told).failure
     assert failure is not None
     assert failure.code is (code if code in own else FailureCode.CRASHED)
-    assert failure.retryable is (code is not FailureCode.PAYLOAD_TOO_LARGE)
+    assert failure.retryable is (code not in for_good)
 
 
 @pytest.mark.contract("F11")

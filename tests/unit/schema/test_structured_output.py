@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from fanfold.errors import Unavailable
@@ -27,6 +29,46 @@ async def test_text_that_stands_for_a_valid_value(text: str, liked: object) -> N
     structured = await structured_text(Validator(liked), {}, text)
     assert (structured.value, structured.failure) == (liked, None)
     assert structured.annotate(text) == text
+
+
+@pytest.mark.contract("C20")
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Here it is:\n```json\n{"a": 1}\n```\nAnything else?',
+        '```\n{"draft": 0}\n```\nNo, better:\n```\n{"a": 1}\n```',
+        'It is {"a": 1}, I think.',
+        'Not {this}, nor [1, 2], but {"a": 1}.',
+        '{"broken": [1, {"a": 1}',
+        '{"a": 1} {"a": 2}',
+        "```json\nno JSON\n```\n" + '{"a": 1}',
+    ],
+)
+async def test_a_valid_value_is_found_among_words(text: str) -> None:
+    assert (await structured_text(Validator({"a": 1}), {}, text)).value == {"a": 1}
+
+
+@pytest.mark.contract("C20")
+async def test_the_fault_is_that_of_the_value_that_was_found_first() -> None:
+    structured = await structured_text(Validator({"a": 1}), {}, 'It is {"a": 2} or {"a": 3}.')
+    assert structured.failure is not None
+    assert structured.failure.message == "$: {'a': 2} is not liked"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" + '{"a":' * 1_000_000,
+        "x" + '[" ' * 2_000_000,
+        "x[" + "1," * 3_000_000,
+        "x" + "[" * 8_000_000,
+        "```\n" * 10_000,
+    ],
+)
+async def test_a_hostile_text_is_searched_in_bounded_time(text: str) -> None:
+    started = time.process_time()
+    assert (await structured_text(Validator(None), {}, text)).failure is not None
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.contract("C20", "F14")

@@ -1,0 +1,133 @@
+"""The runtime's side of agents of kind llm: starts their steps in workers, and answers what they ask.
+
+A step asks before each call of its model whether it may make it, tells what the provider said to it, and asks whether
+its text satisfies the schema:
+
+    turn               -> nothing, or the failure with which the step is to end
+    answered           -> nothing
+    limited, SECONDS   -> nothing
+    exhausted, MESSAGE -> nothing
+    check, TEXT        -> nothing, or what is wrong with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from executor_node.admission import Limits
+from executor_node.agents.llm.assignment import assign
+from executor_node.agents.llm.gates import Gate, Gates
+from executor_node.running import RunningStep
+from executor_node.supervisor.client import Supervision
+from executor_node.workers.messages import Result, Setup
+from executor_node.workers.pool import SharedStep, SharedWorkers
+from fanfold.model.node import Isolation
+from fanfold.schema.structured import Validator, structured_text
+
+_ENTRY = "executor_node.agents.llm.step:run"
+_TEXTS_ON_THEIR_WAY = 4
+_TEXT_BYTES_BESIDE = 2**20
+
+
+class LlmAgents:
+    """Carries out steps with models. An async context manager; leave it when no step runs any more."""
+
+    def __init__(
+        self,
+        supervision: Supervision,
+        *,
+        workspace: Path,
+        environment: Mapping[str, str],
+        limits: Limits,
+        validator: Validator,
+    ) -> None:
+        setup = Setup(shared=True, path=(), workspace=str(workspace.resolve()), file_bytes=limits.file_bytes)
+        most = limits.output_bytes * _TEXTS_ON_THEIR_WAY + _TEXT_BYTES_BESIDE
+        self._workers = SharedWorkers(supervision, setup, limits, max_text_bytes=most)
+        self._environment = environment
+        self._validator = validator
+        self._answering = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        self.gates = Gates()
+        await self._answering.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._workers.close()
+        finally:
+            await self._answering.__aexit__(None, None, None)
+
+    def carry_out(self, step: RunningStep) -> SharedStep:
+        """Have a model carry out a step.
+
+        Raises:
+            OSError: this process is out of file descriptors or memory.
+        """
+        assignment = assign(step.agent, self._environment)
+        gate = self.gates.of(assignment)
+        answers = _Answers(step, gate, self._validator, self._answering.create_task)
+        shared = SharedStep(step, _ENTRY, assignment.to_json(), answers.take)
+        if refusal := gate.refusal:
+            step.end(Result(failure=refusal))  # F8: nothing starts
+        else:
+            self._workers.place(shared, apart=step.agent.isolation is Isolation.PROCESS)
+        return shared
+
+
+class _Answers:
+    """Answers what one step asks."""
+
+    def __init__(
+        self,
+        step: RunningStep,
+        gate: Gate,
+        validator: Validator,
+        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._step = step
+        self._gate = gate
+        self._validator = validator
+        self._begin = begin
+
+    def take(self, what: str, text: str, tell: Callable[[str], None]) -> None:
+        """Answer, now or later. Raises ValueError if there is no such question."""
+        match what:
+            case "turn":
+                self._begin(self._turn(tell))
+                return
+            case "check":
+                self._begin(self._check(text, tell))
+                return
+            case "answered":
+                self._gate.answered()
+            case "limited":
+                self._gate.limited(_seconds(text))
+            case "exhausted":
+                self._gate.exhausted(text)
+            case _:
+                raise ValueError(f"an unknown question: {what!r:.64}")
+        tell("")
+
+    async def _turn(self, tell: Callable[[str], None]) -> None:
+        failure = await self._gate.turn()
+        tell(json.dumps([failure.code, failure.message, failure.retryable]) if failure else "")
+
+    async def _check(self, text: str, tell: Callable[[str], None]) -> None:
+        schema, owner = self._step.spec.output_schema, self._step.owner
+        failure = (await structured_text(self._validator, schema, text, owner=owner)).failure
+        tell(failure.message if failure else "")
+
+
+def _seconds(text: str) -> float | None:
+    """The pause that a provider asks for, if it does and that makes sense."""
+    seconds = float(text) if text else None
+    return seconds if seconds is None or 0 <= seconds < float("inf") else None

@@ -1,0 +1,122 @@
+"""A step's conversation with its model, to the text that counts. Imports pydantic-ai, so only workers import this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, Sequence
+from typing import cast
+
+from pydantic_ai import Agent, exceptions
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    ModelMessage,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolReturnPart,
+)
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import UsageLimits
+
+from executor_node.agents.llm.assignment import Assignment
+from executor_node.agents.llm.calls import Calls
+from executor_node.agents.llm.failures import failure_of
+from executor_node.agents.llm.models import build_model
+from executor_node.agents.llm.toolsets import build_toolsets
+from executor_node.workers.context import Context
+from fanfold.agent import AgentFailed
+from fanfold.model.step import AgentStepSpec
+
+MAX_REPAIRS = 2
+"""Further calls for an answer that satisfies the schema (C20)."""
+
+
+async def converse(spec: AgentStepSpec, context: Context) -> str:
+    """Have the model do what the spec asks. Answers with its final text, which is never empty (C2).
+
+    Raises:
+        AgentFailed: it could not; `code` says why.
+    """
+    conversation = _Conversation(spec, context, Assignment.from_json(context.assignment))
+    try:
+        return await conversation.run()
+    except exceptions.UsageLimitExceeded:
+        raise AgentFailed(f"no answer after {conversation.max_steps} calls of the model") from None
+    except exceptions.AgentRunError as error:
+        raise failure_of(error) from error
+    except exceptions.UserError as error:
+        raise AgentFailed(f"the model cannot be asked: {error}") from None
+
+
+class _Conversation:
+    def __init__(self, spec: AgentStepSpec, context: Context, assignment: Assignment) -> None:
+        self._spec = spec
+        self._context = context
+        self._calls = Calls(build_model(assignment), cast(ModelSettings, dict(assignment.settings)), context)
+        self._told: dict[str, str] = {}
+        self.max_steps = min(spec.max_steps, assignment.max_steps or spec.max_steps)
+        instructions = "\n\n".join(filter(None, [assignment.instructions, _schema_words(spec.output_schema)]))
+        self._calls.expect(instructions)
+        self._agent = Agent(
+            self._calls,
+            instructions=instructions or None,
+            toolsets=build_toolsets(assignment, context),
+            model_settings=self._calls.next_settings,
+        )
+
+    async def run(self) -> str:
+        async with self._agent:
+            text, history = await self._ask(self._spec.prompt)
+            if self._spec.output_schema is None:
+                return text
+            for _ in range(MAX_REPAIRS):
+                fault = await self._context.ask("check", text)
+                if not fault:
+                    break
+                try:
+                    text, history = await self._ask(_repair_words(fault), history)
+                except (AgentFailed, exceptions.AgentRunError):
+                    break  # what was paid for is kept, and found wanting by the node (F14)
+            return text
+
+    async def _ask(self, prompt: str, history: Sequence[ModelMessage] = ()) -> tuple[str, Sequence[ModelMessage]]:
+        self._calls.expect(prompt)
+        left = self.max_steps - self._calls.usage.requests
+        result = await self._agent.run(
+            prompt,
+            message_history=history,
+            usage_limits=UsageLimits(request_limit=left),
+            event_stream_handler=self._tell,
+        )
+        if not result.output.strip():
+            raise AgentFailed("the model ended without any text")
+        return result.output, result.all_messages()
+
+    async def _tell(self, _run: object, events: AsyncIterable[AgentStreamEvent]) -> None:
+        async for event in events:
+            match event:
+                case (
+                    PartStartEvent(part=TextPart(content=text))
+                    | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+                ):
+                    self._context.write_text(text)
+                case FunctionToolCallEvent(part=call):
+                    self._told[call.tool_call_id] = call.args_as_json_str()
+                case FunctionToolResultEvent(part=part):
+                    success = isinstance(part, ToolReturnPart) and part.outcome == "success"
+                    detail = self._told.pop(part.tool_call_id, "")
+                    self._calls.expect(str(part.content))
+                    self._context.tool_finished(part.tool_name or "", success=success, detail=detail)
+
+
+def _schema_words(schema: object) -> str:
+    if schema is None:
+        return ""
+    return f"End with one JSON value that satisfies this JSON Schema, and no other text:\n{json.dumps(schema)}"
+
+
+def _repair_words(fault: str) -> str:
+    return f"That does not satisfy the schema: {fault}\nAnswer with the corrected JSON value, and no other text."

@@ -1,0 +1,107 @@
+"""Gates before model providers: one for each provider and credential, passed by all steps of the node (F8, F9).
+
+A provider that limits the rate closes the gate for a while, and those who wait there go on at different moments. One
+that says that the quota is gone closes it for good: nobody passes until, after a pause, a single call has tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+
+from executor_node.agents.llm.assignment import Assignment
+from fanfold.backoff import full_jitter
+from fanfold.model.step import FailureCode, StepFailure
+
+QUOTA_PAUSE_SECONDS = 60.0
+"""How long nobody asks a provider whose quota is gone; then one call does."""
+
+MAX_WAIT_SECONDS = 300.0
+"""A provider that wants a longer pause fails the step instead, which may be tried again."""
+
+_FIRST_PAUSE_SECONDS = 1.0
+_MOST_PAUSE_SECONDS = 60.0
+_QUIET_SECONDS = 60.0
+
+
+class Gate:
+    """The gate before one provider, as one credential passes it."""
+
+    def __init__(self, provider: str, *, quota_pause: float = QUOTA_PAUSE_SECONDS) -> None:
+        self.provider = provider
+        self._quota_pause = quota_pause
+        self._loop = asyncio.get_running_loop()
+        self._opens_at = 0.0
+        self._limits_in_a_row = 0
+        self._limited_at = 0.0
+        self._quota_message = ""
+        self._asks_again_at = 0.0
+
+    @property
+    def waiting_on(self) -> str:
+        """Why steps do not pass, in words; empty if they do."""
+        if self._quota_message:
+            return f"the quota of {self.provider}"
+        return f"the rate limit of {self.provider}" if self._opens_at > self._loop.time() else ""
+
+    @property
+    def refusal(self) -> StepFailure | None:
+        """The failure of a step that would start now, when the quota is gone and it is not yet time to ask again."""
+        if self._quota_message and self._loop.time() < self._asks_again_at:
+            return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=self._quota_message)
+        return None
+
+    async def turn(self) -> StepFailure | None:
+        """Wait until the next call may be made. Returns the failure of the step if it may not be made at all."""
+        spread = 0.0
+        while (left := self._opens_at + spread - self._loop.time()) > 0:
+            if left > MAX_WAIT_SECONDS:
+                message = f"{self.provider} limits the rate for another {left:.0f} seconds"
+                return StepFailure(code=FailureCode.AGENT_FAILED, message=message, retryable=True)
+            if self._opens_at > self._loop.time():
+                # Drawn anew each time that it is closed, and only after it opens: nobody is earlier than told.
+                spread = full_jitter(self._limits_in_a_row, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)
+            await asyncio.sleep(self._opens_at + spread - self._loop.time())
+        if refusal := self.refusal:
+            return refusal
+        if self._quota_message:
+            self._asks_again_at = self._loop.time() + self._quota_pause  # this call is the one that tries
+        return None
+
+    def limited(self, retry_after: float | None) -> None:
+        """The provider has refused a call because there were too many; `retry_after` in seconds if it said so."""
+        now = self._loop.time()
+        self._limits_in_a_row = self._limits_in_a_row + 1 if now - self._limited_at < _QUIET_SECONDS else 1
+        self._limited_at = now
+        pause = full_jitter(self._limits_in_a_row, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)
+        self._opens_at = max(self._opens_at, now + (pause if retry_after is None else retry_after))
+
+    def exhausted(self, message: str) -> None:
+        """The provider has said that the quota is gone."""
+        self._quota_message = message or f"the quota of {self.provider} is exhausted"
+        self._asks_again_at = self._loop.time() + self._quota_pause
+
+    def answered(self) -> None:
+        """The provider has answered a call: there is quota again."""
+        self._quota_message = ""
+
+
+class Gates:
+    """All gates of a node."""
+
+    def __init__(self, make: Callable[[str], Gate] = Gate) -> None:
+        self._make = make
+        self._gates: dict[bytes, Gate] = {}
+
+    def of(self, assignment: Assignment) -> Gate:
+        """The gate that calls of this assignment pass. Keys are kept as hashes only."""
+        key = f"{assignment.provider}\0{assignment.base_url}\0{assignment.api_key}"
+        digest = hashlib.sha256(key.encode()).digest()
+        if digest not in self._gates:
+            self._gates[digest] = self._make(assignment.provider)
+        return self._gates[digest]
+
+    def closed(self) -> Iterator[Gate]:
+        """Those that nobody passes now."""
+        return (gate for gate in self._gates.values() if gate.waiting_on)
