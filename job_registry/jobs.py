@@ -18,7 +18,7 @@ from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
 from job_registry.config import JobRegistryConfig
 from job_registry.finishing import Finishing
-from job_registry.limits import Capacity
+from job_registry.limits import Capacity, ResultsUnderWay
 from job_registry.live import LiveJob, Producer, revived
 from job_registry.output import LiveOutput
 from job_registry.rings import Ring
@@ -46,6 +46,7 @@ class Jobs:
         self.changed = Bell()
         self.recent = RecentChanges(store, self.changed)
         self.capacity = Capacity(config.limits)
+        self.results = ResultsUnderWay(config.limits)
         self.output = LiveOutput(store, config.output, self.changed)
         self.settlements = dict.fromkeys((JobState.COMPLETED, JobState.KILLED, JobState.FAILED), 0)
         self._live: dict[int, LiveJob] = {}
@@ -213,7 +214,7 @@ class Jobs:
             self.output.write_anew([live])
             raise
         del self._live[live.number]
-        self.capacity.give(_counted_by(live.kept))
+        self.capacity.give(counted_by(live.kept))
         self.output.leave(live)
         self.settlements[live.kept.state] += 1
         live.ended.set()
@@ -223,7 +224,7 @@ class Jobs:
 
     def _enter(self, live: LiveJob) -> None:
         self._live[live.number] = live
-        self.capacity.take(_counted_by(live.kept))
+        self.capacity.take(counted_by(live.kept))
         self.output.enter(live)
 
     def _take_over(self, live: LiveJob, producer: Producer) -> None:
@@ -243,6 +244,6 @@ def _superseded() -> Aborted:
     return Aborted("another stream holds the job now", reason="SUPERSEDED")
 
 
-def _counted_by(kept: KeptJob) -> str:
+def counted_by(kept: KeptJob) -> str:
     """The principal whose limit a job counts for."""
     return kept.owner or kept.producer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
@@ -26,6 +26,9 @@ MAX_OFFSET = MAX_EPOCH = 2**63 - 1
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _SOURCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+RESULTS_AT_ONCE = 4
+"""Results of the largest size that may be under way for one principal."""
 
 TRY_AGAIN_SECONDS = 5.0
 
@@ -98,6 +101,41 @@ class Capacity:
         self._taken[root] -= 1
         if not self._taken[root]:
             del self._taken[root]
+
+
+class ResultsUnderWay:
+    """Bytes of results that have come and are not kept yet, by whom they are for: as Capacity counts."""
+
+    def __init__(self, limits: JobLimits) -> None:
+        self._most = RESULTS_AT_ONCE * limits.result_bytes
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, principal: str) -> Iterator[Callable[[int], None]]:
+        """Take up one more result in the block, with what this gives, which raises ResourceExhausted beyond the limit.
+
+        Of one that comes alone any size is taken.
+        """
+        root, mine = _root_of(principal), 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            if self._held[root] > mine and self._held[root] + size > self._most:
+                raise ResourceExhausted(
+                    f"{root} settles as many large results at once as may be: they have at most {self._most:,} bytes"
+                    f" together, {RESULTS_AT_ONCE} times result_bytes",
+                    reason="RESULTS_UNDER_WAY",
+                    retry_delay=TRY_AGAIN_SECONDS,
+                )
+            self._held[root] += size
+            mine += size
+
+        try:
+            yield take
+        finally:
+            self._held[root] -= mine
+            if not self._held[root]:
+                del self._held[root]
 
 
 def _root_of(principal: str) -> str:

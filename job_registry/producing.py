@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 from fanfold.errors import Aborted, DeadlineExceeded, FanfoldError, InvalidArgument, ResourceExhausted, Unavailable
@@ -12,7 +12,7 @@ from fanfold.model.job import Job
 from fanfold.model.principal import Principal
 from fanfold.model.validation import parse_line, parse_request_id
 from job_registry import access
-from job_registry.jobs import Jobs, gone
+from job_registry.jobs import Jobs, counted_by, gone
 from job_registry.limits import MAX_OFFSET, check_spec, line_of
 from job_registry.live import LiveJob
 from job_registry.store.store import KeptJob, NewJob
@@ -124,13 +124,13 @@ class Stream:
             self._principal, asked.on_behalf_of, unowned=spec.unowned, open_jobs=jobs.config.open_jobs
         )
         check_spec(spec, jobs.config.limits)
-        counted_by = owner or self._principal.name
+        for_whom = owner or self._principal.name
         epoch = asked.epoch
         with self._openings.only((self._principal.name, owner, request_id), self):
             kept = await jobs.store.find_request(owner, request_id)
             if kept is not None:
                 return await self._hold(access.require_produced(self._principal, kept), epoch)
-            with jobs.capacity.reserved(counted_by):
+            with jobs.capacity.reserved(for_whom):
                 number = await jobs.store.take_number()
                 self.told.push(Admitted(f"{spec.kind}-{number}"))
                 started = await self._started(words)
@@ -232,12 +232,20 @@ class Stream:
         return size
 
     async def _settle(self, live: LiveJob, first: Settled, words: AsyncIterator[ProducerWord]) -> None:
+        with self._jobs.results.of(counted_by(live.kept)) as take:
+            await self._settle_with(live, first, words, take)
+
+    async def _settle_with(
+        self, live: LiveJob, first: Settled, words: AsyncIterator[ProducerWord], take: Callable[[int], None]
+    ) -> None:
         limit = self._jobs.config.limits.result_bytes
+        take(len(first.result or b""))
         word, result = first, bytearray(first.result or b"")
         has_result = first.result is not None
         while word.more:
             match await anext(words, None):
                 case Settled() as word:
+                    take(len(word.result or b""))
                     result += word.result or b""
                     has_result = has_result or word.result is not None
                 case None:  # what has come of it is no settlement

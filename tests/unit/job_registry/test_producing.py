@@ -673,6 +673,29 @@ async def test_a_result_that_is_too_large_settles_nothing_and_names_the_limit() 
         assert (done.detail, await jobs.store.result_part(1, 0)) == ("cut", b"1234567890")
 
 
+@pytest.mark.contract("C39", "F15")
+async def test_results_under_way_are_bounded_for_each_principal() -> None:
+    async with jobs_in(limits={"result_bytes": 100}) as jobs:
+        half = [Producing(jobs) for _ in range(5)]
+        for number, producing in enumerate(half):
+            await producing.register(f"r{number}")
+            producing.say(Settled(JobState.COMPLETED, result=b"x" * 90, more=True))
+        error = await half[4].failure()
+        assert isinstance(error, ResourceExhausted)
+        assert error.reason == "RESULTS_UNDER_WAY"
+        assert "at most 400 bytes" in error.message
+        bob = Producing(jobs, BOB)
+        await bob.register("b")
+        assert (await bob.settle(result=b"y" * 100)).has_result
+        half[0].say(Settled(JobState.COMPLETED, result=b"x" * 10))
+        await half[0].heard(Kept)
+        await half[1].leave()
+        again = Producing(jobs)
+        await again.reattach("test-5")
+        assert (await again.settle(result=b"x" * 100)).has_result
+
+
+@pytest.mark.contract("C37")
 async def test_half_a_result_is_no_settlement() -> None:
     async with jobs_in() as jobs:
         producing = Producing(jobs)
