@@ -68,7 +68,10 @@ class WorkspaceFiles(Protocol):
 class StepContext(Protocol):
     """What an agent sees of its step. Every call also counts as progress (C6, C11)."""
 
-    workspace: WorkspaceFiles
+    @property
+    def workspace(self) -> WorkspaceFiles:
+        """The step's files."""
+        ...
 
     max_tokens: int | None
     """Most model tokens that the step may spend, input and output together; None is no bound (C6, C13)."""

@@ -10,13 +10,20 @@ import pytest
 
 from executor_node.agents import AgentDefinition
 from fanfold.model.node import AgentKind, Isolation
-from fanfold.model.step import FailureCode, TextWritten, TurnFinished, Usage
+from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
+from integration import node_harness
 from integration.node_harness import CLEAN_ENVIRONMENT, eventually, running_node
 from support.providers import Provider, Reply, refusal, running_provider
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's first step imports pydantic-ai, which takes long on a busy machine."""
+    monkeypatch.setattr(node_harness, "PATIENCE", 90.0)
 
 
 def llm_agent(name: str = "thinker", *, model: str = "openai:m", shared: bool = True, **keys: Any) -> AgentDefinition:
@@ -98,3 +105,81 @@ async def test_a_cancelled_step_ends_its_call(tmp_path: Path) -> None:
         assert outcome.failure is not None
         assert outcome.failure.code is FailureCode.CANCELLED
         await eventually(lambda: provider.open == 0)
+
+
+@pytest.mark.contract("C4", "C11")
+async def test_tools_read_the_workspace_and_leave_anchors(tmp_path: Path) -> None:
+    (tmp_path / "facts.txt").write_text("one\ntwo\nthree\nfour\n")
+    (tmp_path.parent / "secret.txt").write_text("hidden")
+    (tmp_path / "out").symlink_to(tmp_path.parent / "secret.txt")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("read", {"path": "facts.txt", "first_line": 2, "lines": 2}),
+        ("grep", {"pattern": "f.ur"}),
+        ("glob", {"pattern": "*.txt"}),
+        ("read", {"path": "out"}),
+        ("read", {"path": "../secret.txt"}),
+    ]
+    replies = [*(Reply(tools=[call]) for call in calls), Reply(text="done")]
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        life = node.start("thinker")
+        outcome = await life.outcome()
+        assert outcome.output == "done"
+        assert outcome.usage == Usage(input_tokens=60, output_tokens=30, requests=6)
+        finished = [each for each in life.progress if isinstance(each, ToolFinished)]
+    assert [(each.name, each.success) for each in finished] == [
+        ("read", True),
+        ("grep", True),
+        ("glob", True),
+        ("read", False),
+        ("read", False),
+    ]
+    assert outcome.source_anchors == (
+        SourceAnchor(tool="read", url_or_path="facts.txt", lines="2-3"),
+        SourceAnchor(tool="grep", url_or_path="facts.txt", lines="4"),
+    )
+    told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
+    assert told[0] == "2\ttwo\n3\tthree\n... 1 more lines"
+    assert "facts.txt:4: four" in told[1]
+    assert told[2] == "facts.txt"
+    assert not any("hidden" in each for each in told)
+
+
+@pytest.mark.contract("C20", "F14")
+async def test_structured_output_is_repaired_twice_at_most(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        right = {"fine": 0, "mends": 1}.get(body["model"], 99)
+        return Reply(text='```json\n{"answer": 42}\n```' if turn >= right else "It is 42.")
+
+    agents = [llm_agent(name, model=f"openai:{name}") for name in ("fine", "mends", "stubborn")]
+    async with running_provider(answer=answer) as provider, node_with(tmp_path, provider, *agents) as node:
+        outcomes = [await node.run(agent.name, schema=SCHEMA) for agent in agents]
+    assert [outcome.usage.requests for outcome in outcomes] == [1, 2, 3]
+    assert [outcome.structured for outcome in outcomes] == [{"answer": 42}, {"answer": 42}, None]
+    failure = outcomes[2].failure
+    assert failure is not None
+    assert failure.code is FailureCode.OUTPUT_INVALID
+    assert outcomes[2].output.startswith("It is 42.\n[structured output failed: ")
+
+
+@pytest.mark.contract("C13", "F10")
+async def test_no_call_may_cost_more_than_is_left_of_the_cap(tmp_path: Path) -> None:
+    replies = [Reply(tools=[("glob", {"pattern": "*"})], usage=(300, 100))]
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        outcome = await node.run("thinker", policy=StepPolicy(max_tokens=1000))
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.BUDGET_EXHAUSTED
+        assert outcome.usage.tokens <= 1000
+        most = [int(body["max_completion_tokens"]) for body in provider.asked]
+        assert len(most) == 2
+        assert 900 < most[0] < 1000
+        assert 0 < most[1] <= 200
+
+
+@pytest.mark.contract("F8")
+async def test_after_the_quota_is_gone_no_step_starts(tmp_path: Path) -> None:
+    reply = refusal(429, "no money", code="insufficient_quota")
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        outcomes = [await node.run("thinker") for _ in range(20)]
+        assert all(each.failure and each.failure.code is FailureCode.QUOTA_EXHAUSTED for each in outcomes)
+        assert len(provider.asked) == 1

@@ -24,7 +24,11 @@ async def grep(spec: AgentStepSpec, context: StepContext) -> str:
 
 
 def _grep(prompt: str, context: StepContext) -> str:
-    pattern, glob = _arguments(prompt)
+    return search(*_arguments(prompt), context)
+
+
+def search(pattern: str, glob: str, context: StepContext) -> str:
+    """What `grep` answers. Raises AgentFailed if the pattern or the glob is none."""
     matches = _compile(pattern)
     shown: list[str] = []
     found = searched = skipped = 0

@@ -17,14 +17,13 @@ from fanfold.model.step import FORBID_EXTRA
 
 
 class Tool(StrEnum):
-    """What a model may use. FETCH, EDIT and SHELL reach beyond reading the workspace, so they have to be named."""
+    """What a model may use. FETCH and SHELL reach beyond reading the workspace, so they have to be named."""
 
     READ = "read"
     LIST = "list"
     GLOB = "glob"
     GREP = "grep"
     FETCH = "fetch"
-    EDIT = "edit"
     SHELL = "shell"
 
 

@@ -142,7 +142,7 @@ WRONG = {
     ),
     "unknown key like none": (PYTHON + "xyzzy: 1\n", "6: unknown key `xyzzy`"),
     "unprintable key": (PYTHON + '"a\\nb": 1\n', "6: unknown key 'a\\nb'"),
-    "body as key": (PYTHON + "instructions: x\n", "6: unknown key `instructions`"),
+    "body as key": (PYTHON + "instructions: x\n", "6: unknown key `instructions` (did you mean `settings`?)"),
     "merge key": (PYTHON + "<<: {timeout: 1}\n", "6: unknown key `<<`"),
     "key that is a list": (PYTHON + "[a, b]: 1\n", "6: a key must be a word"),
     "duplicate key": (
@@ -290,7 +290,7 @@ def test_an_llm_agent_that_starts_processes_has_one_for_each_step(folder: Path, 
     [
         ("max_steps: 0", "6: `max_steps` must be greater than or equal to 1"),
         ("tools: [fetch]", "6: the tool `fetch` requires `fetch_hosts`"),
-        ("settings: {heat: 1}", "6: `settings.heat` is not a known field"),
+        ("settings: {heat: 1}", "6: `settings.heat` unknown field"),
         ("mcp: [{name: a}]", "6: `mcp[0]` must have either `command` or `url`"),
         (
             "api_key_env: FANFOLD_TOKEN",

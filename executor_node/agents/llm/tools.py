@@ -1,0 +1,145 @@
+"""The tools of a workspace, as functions that a model calls. They answer with text of bounded length.
+
+What a successful call read becomes a source anchor, with its lines or its URL (C4). A call that cannot do what it was
+asked raises AgentFailed, which the model is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+
+from executor_node.agents.builtin.grep import search
+from executor_node.workers.context import Context
+from fanfold.agent import AgentFailed
+
+MAX_ANSWER = 32 * 2**10
+"""Characters of one answer."""
+
+_MAX_LINES = 1_000
+_MAX_PATHS = 1_000
+_MAX_FETCHED_BYTES = 2**20
+_MAX_REDIRECTS = 5
+_FETCH_SECONDS = 30.0
+_SHELL_SECONDS = 120.0
+_MAX_PRINTED_BYTES = 2**20
+
+
+class WorkspaceTools:
+    """The tools of one step. `hosts` are those that `fetch` may ask."""
+
+    def __init__(self, context: Context, hosts: tuple[str, ...]) -> None:
+        self._context = context
+        self._hosts = hosts
+
+    async def read(self, path: str, first_line: int = 1, lines: int = _MAX_LINES) -> str:
+        """Read lines of a text file of the workspace, at most 1,000, numbered from 1."""
+        return await self._in_thread(lambda: self._read(path, max(first_line, 1), min(max(lines, 1), _MAX_LINES)))
+
+    async def list(self, folder: str = ".") -> str:
+        """List the files directly in a folder of the workspace."""
+        within = folder.strip("/")
+        return await self._in_thread(lambda: self._glob("*" if within in {"", "."} else f"{within}/*"))
+
+    async def glob(self, pattern: str) -> str:
+        """List files of the workspace that match a pattern as `src/**/*.py`."""
+        return await self._in_thread(lambda: self._glob(pattern))
+
+    async def grep(self, pattern: str, files: str = "**/*") -> str:
+        """Find lines that match an RE2 pattern, in files of the workspace that match a glob pattern."""
+        return await self._in_thread(lambda: search(pattern, files, self._context))
+
+    async def fetch(self, url: str) -> str:
+        """Get the text of a web page. Only some hosts may be asked."""
+        async with asyncio.timeout(_FETCH_SECONDS), httpx2.AsyncClient(trust_env=False) as client:
+            for _ in range(_MAX_REDIRECTS):
+                self._check_host(url)
+                async with client.stream("GET", url) as response:
+                    if response.is_redirect:
+                        url = urljoin(url, response.headers.get("location", ""))
+                        continue
+                    if not response.is_success:
+                        raise AgentFailed(f"the server answered {response.status_code}")
+                    body = bytearray()
+                    async for piece in response.aiter_bytes():
+                        body += piece
+                        if len(body) > _MAX_FETCHED_BYTES:
+                            break
+                self._context.observe("fetch", url)
+                return capped(bytes(body[:_MAX_FETCHED_BYTES]).decode(errors="replace"))
+        raise AgentFailed("redirected too often")
+
+    async def shell(self, command: str) -> str:
+        """Run a shell command in the workspace. Answers with what it prints, and its exit code."""
+        root = self._context.workspace.root
+        process = await asyncio.create_subprocess_shell(
+            command,
+            cwd=root,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(_SHELL_SECONDS):
+                printed = await _read_bounded(process)
+                code = await process.wait()
+        except TimeoutError:
+            raise AgentFailed(f"the command took longer than {_SHELL_SECONDS:.0f} seconds") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        return capped(f"exit code {code}\n{printed.decode(errors='replace')}")
+
+    def _read(self, path: str, first: int, count: int) -> str:
+        lines = self._context.workspace.read_text(path).splitlines()
+        wanted = lines[first - 1 : first - 1 + count]
+        if not wanted:
+            return f"no lines from {first}: the file has {len(lines):,}"
+        last = first + len(wanted) - 1
+        self._context.observe("read", path, f"{first}-{last}" if last > first else str(first))
+        more = f"\n... {len(lines) - last:,} more lines" if last < len(lines) else ""
+        return capped("\n".join(f"{number}\t{line}" for number, line in enumerate(wanted, start=first)) + more)
+
+    def _glob(self, pattern: str) -> str:
+        paths = [path for path, _ in self._context.workspace.walk(pattern)]
+        more = [f"... {len(paths) - _MAX_PATHS:,} more files"] if len(paths) > _MAX_PATHS else []
+        return capped("\n".join([*paths[:_MAX_PATHS], *more]) or "no files")
+
+    def _check_host(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or parts.username is not None:
+            raise AgentFailed("only http and https URLs without credentials can be fetched")
+        asked = {(parts.hostname or "").lower(), parts.netloc.lower()}
+        if not any(fnmatch.fnmatchcase(name, host.lower()) for name in asked for host in self._hosts):
+            raise AgentFailed(f"the host {parts.hostname} may not be asked")
+
+    async def _in_thread(self, work: Callable[[], str]) -> str:
+        """The disk must not block the other steps of the worker. A cancelled step ends when its thread has (F1)."""
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return capped(await asyncio.shield(running))
+        except asyncio.CancelledError:
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+
+
+def capped(text: str) -> str:
+    """The text, cut where it is too long, with a note."""
+    return text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}\n... {len(text) - MAX_ANSWER:,} more characters"
+
+
+async def _read_bounded(process: asyncio.subprocess.Process) -> bytes:
+    """What a process prints, of more only the first part; all of it is read, so that it does not block."""
+    assert process.stdout is not None
+    printed = bytearray()
+    while piece := await process.stdout.read(64 * 2**10):
+        printed += piece[: _MAX_PRINTED_BYTES - len(printed)]
+    return bytes(printed)
