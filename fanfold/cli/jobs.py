@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from contextlib import aclosing
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from fanfold.cli.connection import connected_jobs
@@ -13,7 +13,7 @@ from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.job_view import fares, job_in_words, job_table, state_cell
 from fanfold.cli.output import show_document, show_json, show_json_line, show_table, show_text, tell
 from fanfold.cli.printable import printable
-from fanfold.errors import OutOfRange
+from fanfold.errors import FailedPrecondition, NotFound, OutOfRange
 from fanfold.model.job import Job, JobState
 from fanfold.model.job_form import job_to_json
 
@@ -30,6 +30,17 @@ class Wanted:
     states: Collection[str] = ()
     label: str = ""
     parent: str = ""
+
+
+@contextmanager
+def about(job_id: str) -> Iterator[None]:
+    """What goes wrong with one job while the block lasts is told with its id, as it may be one of many."""
+    try:
+        yield
+    except (NotFound, FailedPrecondition) as error:
+        if job_id in error.message:
+            raise
+        raise type(error)(f"{job_id}: {error.message}", reason=error.reason) from None
 
 
 def list_jobs(registry: str | None, wanted: Wanted, *, limit: int, as_json: bool) -> None:
@@ -62,7 +73,8 @@ def show_job(registry: str | None, job_id: str, *, as_json: bool, result: bool) 
 
     async def ask() -> Job | bytes:
         async with connected_jobs(registry) as jobs:
-            return await jobs.result(job_id) if result else await jobs.get(job_id)
+            with about(job_id):
+                return await jobs.result(job_id) if result else await jobs.get(job_id)
 
     found = run_interruptibly(ask())
     if isinstance(found, bytes):
@@ -86,10 +98,11 @@ def show_logs(registry: str | None, job_id: str, *, source: str, offset: int, fo
             connected_jobs(registry) as jobs,
             aclosing(jobs.read_output(job_id, source, offset=offset, follow=follow)) as pieces,
         ):
-            async for piece in pieces:
-                if piece.gap_bytes:
-                    tell(f"[{piece.gap_bytes:,} bytes are not held any more]", "yellow")
-                _write(piece.data)
+            with about(job_id):
+                async for piece in pieces:
+                    if piece.gap_bytes:
+                        tell(f"[{piece.gap_bytes:,} bytes are not held any more]", "yellow")
+                    _write(piece.data)
 
     run_interruptibly(read())
 
@@ -98,8 +111,12 @@ def wait_for(registry: str | None, job_ids: Sequence[str], *, timeout: float | N
     """Wait until jobs are settled, and print each as it is then, or when the time is over. Whether all completed."""
 
     async def wait() -> list[Job]:
+        settled = []
         async with connected_jobs(registry) as jobs:
-            return [await jobs.wait(job_id, timeout=timeout) for job_id in job_ids]
+            for job_id in job_ids:
+                with about(job_id):
+                    settled.append(await jobs.wait(job_id, timeout=timeout))
+        return settled
 
     return _show_ended(run_interruptibly(wait()), as_json=as_json)
 
@@ -108,8 +125,11 @@ def stop_jobs(registry: str | None, job_ids: Sequence[str], reason: str, *, wait
     """Ask jobs to stop, and with `wait` wait until they are gone. Whether all of them are, or are to be."""
 
     async def stop() -> list[Job]:
+        asked = []
         async with connected_jobs(registry) as jobs:
-            asked = [await jobs.cancel(job_id, reason) for job_id in job_ids]
+            for job_id in job_ids:
+                with about(job_id):
+                    asked.append(await jobs.cancel(job_id, reason))
             return [await jobs.wait(job.id, timeout=STOP_SECONDS) for job in asked] if wait else asked
 
     jobs = run_interruptibly(stop())
@@ -123,7 +143,8 @@ def remove_jobs(registry: str | None, job_ids: Sequence[str]) -> None:
     async def remove() -> None:
         async with connected_jobs(registry) as jobs:
             for job_id in job_ids:
-                await jobs.delete(job_id)
+                with about(job_id):
+                    await jobs.delete(job_id)
                 tell(f"{job_id} is removed.")
 
     run_interruptibly(remove())

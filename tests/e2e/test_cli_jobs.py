@@ -174,7 +174,7 @@ def test_jobs_are_listed_newest_first_by_state_kind_and_label(up: Up) -> None:
 def test_what_cannot_be_is_said_in_a_line(up: Up) -> None:
     missing = jobs(up, "show", "parallel-99999")
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr.startswith("Error: ")
+    assert missing.stderr.startswith("Error: parallel-99999: there is no such job")
     nobody = fanfold("jobs", "list", "--registry", "127.0.0.1:9")
     assert nobody.returncode == 3
     assert "Is a job registry running there?" in nobody.stderr
