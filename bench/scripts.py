@@ -20,6 +20,7 @@ from coordinator.scripts.host.session import ScriptSession, Setting
 from fanfold.model.script import ScriptResult
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent
+from fanfold.rpc.loop import run
 
 RUNS = 300
 CALLS = 5_000
@@ -174,4 +175,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())
