@@ -122,6 +122,7 @@ def test_commands_are_found_at_all() -> None:
     assert {"fanfold up", "fanfold nodes", "make help", "make run"} <= set(shown_commands())
 
 
+@pytest.mark.timeout(300)  # they are many
 async def test_every_shown_command_works(server: str) -> None:
     for command in sorted(set(shown_commands()) - RECURSIVE - RUN_BY_CI):
         if not command.startswith(LASTING):
