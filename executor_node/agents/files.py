@@ -56,6 +56,7 @@ from fanfold.model.validation import violations_of
 MAX_AGENT_FILE_BYTES = 64 * 2**10
 _MAX_DEPTH = 4
 _MAX_KEY_SHOWN = 64
+_MAX_SUGGESTIONS = 20
 _FENCE = "---"
 _KEYS = [field.name for field in fields(AgentDefinition) if field.name != "instructions"]
 _KEYS_OF_ONE_KIND = {
@@ -240,7 +241,8 @@ def _front_matter(node: yaml.MappingNode, loader: yaml.SafeLoader) -> _FrontMatt
             wrongs.append(_Wrong(line, f"duplicate key {_shown(key)}, first on line {lines[key]}"))
         elif key not in _KEYS:
             lines[key] = line
-            wrongs.append(_Wrong(line, f"unknown key {_shown(key)}{_suggestion(key)}"))
+            suggestion = _suggestion(key) if len(wrongs) < _MAX_SUGGESTIONS else ""
+            wrongs.append(_Wrong(line, f"unknown key {_shown(key)}{suggestion}"))
         else:
             lines[key] = line
             lines.update(_lines_of_items(key, value_node))

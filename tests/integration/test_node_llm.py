@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 
 from executor_node.agents import AgentDefinition
+from executor_node.agents.llm.definition import McpServer, Tool
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
 from integration import node_harness
-from integration.node_harness import CLEAN_ENVIRONMENT, eventually, running_node
+from integration.node_harness import CLEAN_ENVIRONMENT, eventually, find_processes, new_marker, running_node
+from support import tool_server
 from support.providers import Provider, Reply, refusal, running_provider
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -94,6 +98,7 @@ async def test_what_providers_refuse_has_its_code(tmp_path: Path) -> None:
             assert len(providers[error].asked) == calls, failure
 
 
+@pytest.mark.contract("F1")
 async def test_a_cancelled_step_ends_its_call(tmp_path: Path) -> None:
     provider_of = running_provider(Reply(text="It is", hangs=True))
     async with provider_of as provider, node_with(tmp_path, provider, llm_agent()) as node:
@@ -183,3 +188,56 @@ async def test_after_the_quota_is_gone_no_step_starts(tmp_path: Path) -> None:
         outcomes = [await node.run("thinker") for _ in range(20)]
         assert all(each.failure and each.failure.code is FailureCode.QUOTA_EXHAUSTED for each in outcomes)
         assert len(provider.asked) == 1
+
+
+async def test_tools_of_a_server_on_its_standard_streams(tmp_path: Path) -> None:
+    server = McpServer(name="maths", command=(sys.executable, tool_server.__file__, new_marker()), env=("TOOL_KEY",))
+    agent = llm_agent(shared=False, tools=(), mcp=(server,))
+    replies = [Reply(tools=[("maths_double", {"number": 21})]), Reply(text="done")]
+    async with running_provider(*replies) as provider:
+        environment = CLEAN_ENVIRONMENT | provider.openai | {"TOOL_KEY": "k", "TOOL_OTHER": "o"}
+        async with running_node(tmp_path, agent, environment=environment) as node:
+            life = node.start("thinker")
+            outcome = await life.outcome()
+            assert outcome.output == "done", outcome.failure
+            assert not find_processes(server.command[-1])
+    (told,) = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
+    assert told == "42 ['TOOL_KEY']"
+
+
+@pytest.mark.contract("F1")
+async def test_a_command_of_a_cancelled_step_ends_with_it(tmp_path: Path) -> None:
+    marker = new_marker()
+    agent = llm_agent(shared=False, tools=(Tool.SHELL,))
+    reply = Reply(tools=[("shell", {"command": f"setsid sleep {marker}"})])
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, agent) as node:
+        life = node.start("thinker")
+        await eventually(lambda: find_processes(marker), patience=90)
+        node.cancel(life)
+        failure = (await life.outcome()).failure
+        assert failure is not None
+        assert failure.code is FailureCode.CANCELLED
+        assert not find_processes(marker)
+
+
+@pytest.mark.contract("C4")
+async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        if path.startswith(b"/moved"):
+            writer.write(b"HTTP/1.1 302 Found\r\nlocation: http://localhost:1/\r\ncontent-length: 0\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfacts")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    urls = [f"http://{host}/page?secret=1", f"http://{host}/moved", "http://localhost/page"]
+    replies = [*(Reply(tools=[("fetch", {"url": url})]) for url in urls), Reply(text="done")]
+    agent = llm_agent(tools=(Tool.FETCH,), fetch_hosts=(host,))
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, agent) as node, server:
+        outcome = await node.run("thinker")
+    assert outcome.source_anchors == (SourceAnchor(tool="fetch", url_or_path=f"http://{host}/page"),)
+    told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
+    assert told == ["facts", *['{"error":"the host localhost may not be asked"}'] * 2]
