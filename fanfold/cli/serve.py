@@ -123,11 +123,18 @@ def _serve(name: str, config: _Config, app: AbstractAsyncContextManager[Serving]
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     try:
         run(_serve_until_signalled(name, app, config.drain_grace, print_ready=start.print_ready))
-    except FanfoldError:
-        raise
-    except Exception:
+    except Exception as error:
+        if (told := _told_by(error)) is not None:
+            raise told from None
         structlog.get_logger(__name__).exception("failed")
         raise
+
+
+def _told_by(error: Exception) -> FanfoldError | None:
+    """What people are told instead of a trace, if it was thought of; task groups wrap it."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, FanfoldError) else None
 
 
 async def _serve_until_signalled(
