@@ -121,7 +121,9 @@ async def test_a_journaled_script_that_fails_or_is_cancelled_has_a_result(tmp_pa
         assert result.stop_reason is StopReason.ERROR
         assert "must be text" in result.error
         async with mesh.workflow(f"{WORK} await wait('x')", meta=META, workflow_id="w2") as run:
-            await until(lambda: "x" in two.lines(), "it runs")
+            async for event in run.events():
+                if event.kind is kinds.AGENT_START:
+                    break
             await run.cancel("enough")
             result = await run.result()
             assert result.stop_reason is StopReason.CANCELLED
