@@ -310,6 +310,7 @@ def members(kind: type) -> set[str]:
 
 def test_the_sample_agents_can_be_offered() -> None:
     assert {"frequent-words", "outline"} <= set(load_agents(ROOT / "examples" / "agents"))
+    assert "reviewer" in load_agents(ROOT / "examples" / "llm")
 
 
 def test_the_page_of_settings_is_what_the_settings_are() -> None:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from executor_node.agents import AgentDefinition
@@ -241,3 +242,17 @@ async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp
     assert outcome.source_anchors == (SourceAnchor(tool="fetch", url_or_path=f"http://{host}/page"),)
     told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
     assert told == ["facts", *['{"error":"the host localhost may not be asked"}'] * 2]
+
+
+async def test_fifty_steps_at_once_fit_into_half_a_gigabyte(tmp_path: Path) -> None:
+    """They share a worker. Memory that processes have in common is counted once (PSS)."""
+    provider_of = running_provider(Reply(text="It is forty two", hangs=True))
+    async with provider_of as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        lives = [node.start("thinker") for _ in range(50)]
+        await eventually(lambda: provider.open == 50, patience=90)
+        used = sum(psutil.Process(pid).memory_full_info().pss for pid in node.processes)
+        assert used < 500 * 2**20
+        for life in lives:
+            node.cancel(life)
+        assert [(await life.outcome()).output for life in lives] == [""] * 50
+        await eventually(lambda: provider.open == 0)
