@@ -256,3 +256,16 @@ async def test_fifty_steps_at_once_fit_into_half_a_gigabyte(tmp_path: Path) -> N
             node.cancel(life)
         assert [(await life.outcome()).output for life in lives] == [""] * 50
         await eventually(lambda: provider.open == 0)
+
+
+async def test_a_node_stops_at_once_though_a_provider_wants_a_long_pause(tmp_path: Path) -> None:
+    reply = refusal(429, "slower", retry_after="120")
+    async with running_provider(reply) as provider:
+        async with node_with(tmp_path, provider, llm_agent()) as node:
+            life = node.start("thinker")
+            await eventually(lambda: provider.asked, patience=90)
+            await asyncio.sleep(0.3)  # it asks for another turn, and waits
+            assert not life.has_ended
+            started = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - started < 10
+        assert len(provider.asked) == 1

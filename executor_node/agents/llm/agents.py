@@ -52,6 +52,7 @@ class LlmAgents:
         self._environment = environment
         self._validator = validator
         self._answering = asyncio.TaskGroup()
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         self.gates = Gates()
@@ -64,6 +65,8 @@ class LlmAgents:
         try:
             await self._workers.close()
         finally:
+            for answer in self._answers:  # who asked is gone, and may have waited for minutes
+                answer.cancel()
             await self._answering.__aexit__(None, None, None)
 
     def carry_out(self, step: RunningStep) -> SharedStep:
@@ -74,13 +77,18 @@ class LlmAgents:
         """
         assignment = assign(step.agent, self._environment)
         gate = self.gates.of(assignment)
-        answers = _Answers(step, gate, self._validator, self._answering.create_task)
+        answers = _Answers(step, gate, self._validator, self._begin)
         shared = SharedStep(step, _ENTRY, assignment.to_json(), answers.take)
         if refusal := gate.refusal:
             step.end(Result(failure=refusal))  # F8: nothing starts
         else:
             self._workers.place(shared, apart=step.agent.isolation is Isolation.PROCESS)
         return shared
+
+    def _begin(self, answer: Coroutine[Any, Any, None]) -> None:
+        task = self._answering.create_task(answer)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
 
 
 class _Answers:
@@ -91,7 +99,7 @@ class _Answers:
         step: RunningStep,
         gate: Gate,
         validator: Validator,
-        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        begin: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._step = step
         self._gate = gate
