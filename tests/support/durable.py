@@ -34,12 +34,16 @@ DEADLINE = 20.0
 
 
 class Cut:
-    """A journal as one coordinator reaches it: `is_cut` makes every call fail, and `refuses` those of one name."""
+    """A journal as one coordinator reaches it: `is_cut` makes every call fail, and `refuses` those of one name.
+
+    It is cut off by itself at the first call of the name `is_cut_at`.
+    """
 
     def __init__(self, shared: MemoryJournal) -> None:
         self._shared = shared
         self.is_cut = False
         self.refuses = ""
+        self.is_cut_at = ""
         self.request_takes = 0.0
         self._open = asyncio.Event()
         self._open.set()
@@ -57,6 +61,7 @@ class Cut:
 
         async def call(*arguments: Any, **named: Any) -> Any:
             await (self._open.wait() if name == "append" else asyncio.sleep(self.request_takes * (name == "request")))
+            self.is_cut = self.is_cut or self.is_cut_at == name
             if self.is_cut or self.refuses == name:
                 raise JournalFailed
             return await method(*arguments, **named)

@@ -194,14 +194,14 @@ async def test_a_job_whose_run_was_cancelled_as_its_coordinator_was_lost_is_kill
     world: World, jobs: JobsInMemory
 ) -> None:
     one = await world.coordinator("one", jobs=jobs.of())
-    one.journal.refuses = "set_job"
+    one.journal.is_cut_at = "set_job"
     asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
-    await until(lambda: bool(jobs.jobs), "the job is there")
-    (live,) = one.runs.holding
-    await one.runs.journal.ask_to_cancel(live.scope.run_id, "never mind")
-    one.journal.is_cut = True
+    await until(lambda: one.journal.is_cut, "the job is there")
+    kept = await world.shared.find_request("alice", "r1")
+    assert kept is not None
+    await world.shared.ask_to_cancel(kept.run.run_id, "never mind")
     two = await world.coordinator("two", jobs=jobs.of())
-    last = await ended(two, live.scope.run_id)
+    last = await ended(two, kept.run.run_id)
     assert (last.state, last.reason, last.job_id) == (RunState.CANCELLED, "never mind", "parallel-1")
     assert jobs.only.job.state is JobState.KILLED
     assert not world.agents.calls
@@ -279,10 +279,10 @@ async def test_a_run_that_was_registered_and_then_lost_its_coordinator_is_the_sa
     world: World, jobs: JobsInMemory
 ) -> None:
     one = await world.coordinator("one", jobs=jobs.of())
-    one.journal.refuses = "set_job"
+    one.journal.is_cut_at = "set_job"  # the job's id is not in the run's row, and never will be by this coordinator
     asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
-    await until(lambda: bool(jobs.jobs), "the job is registered")
-    one.journal.is_cut = True  # its id is not in the run's row, and never will be by this coordinator
+    await until(lambda: one.journal.is_cut, "the job is registered")
+    assert jobs.only.epoch == 1
     two = await world.coordinator("two", jobs=jobs.of())
     await until(lambda: jobs.only.epoch == 2, "the run is taken over")
     run = await two.runs.start(detached(), specs("a"))
@@ -322,11 +322,10 @@ async def test_a_run_that_was_accepted_and_not_registered_is_registered_by_whoev
 @pytest.mark.contract("C19", "C31")
 async def test_whoever_takes_a_run_over_waits_for_a_registry_that_is_away(world: World, jobs: JobsInMemory) -> None:
     one = await world.coordinator("one", jobs=jobs.of())
-    one.journal.refuses = "set_job"
+    one.journal.is_cut_at = "set_job"
     asked = asyncio.create_task(one.runs.start(detached(), specs("a")))
-    await until(lambda: bool(jobs.jobs), "the job is registered")
+    await until(lambda: one.journal.is_cut, "the job is registered")
     jobs.leave()
-    one.journal.is_cut = True
     two = await world.coordinator("two", jobs=jobs.of())
     await until(lambda: any(True for _ in two.runs.holding), "the run is taken over")
     (live,) = two.runs.holding
