@@ -250,6 +250,7 @@ class Holder:
         mine = [] if stale else self._of_run(run_id)
         ended = frozenset(held.execution_id for held in mine if held.ending is not None)
         running = frozenset(held.execution_id for held in mine if held.ending is None)
+        unbegun = unbegun and not mine  # an epoch may be forgotten while something of the run goes on
         self.say(RunAdopted(run_id=run_id, epoch=epoch, running=running, ended=ended, stale=stale, unbegun=unbegun))
         for held in mine:
             held.go_on()

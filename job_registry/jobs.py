@@ -231,6 +231,7 @@ class Jobs:
         if not producer.is_there:  # it went while this was being written
             return
         before, live.holder = live.producer, producer
+        live.away_since = self.now()  # should it go before it has said a word
         if before is not None and before is not producer:
             before.end(_superseded())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from coordinator.budget import SHARES
 from coordinator.combinators.runner import StepKey, StepRunner
@@ -34,11 +35,13 @@ class ScriptWork:
         scope: Scope,
         begin: Callable[[], Awaitable[ScriptProcess]],
         setting: Callable[[StepRunner, Sequence[Ended]], Setting],
+        counted: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.script = meta
         self._scope = scope
         self._begin = begin
         self._setting = setting
+        self._counted = counted
         self._result: ScriptResult | None = None
         self.total = 0
         """Calls so far."""
@@ -83,12 +86,13 @@ class ScriptWork:
         ]
         self.total = max(history.last, default=0)
         telling = _Telling(self, listener, history.lines)
-        try:
-            process = await self._begin()
-        except (ScriptSyntaxError, EngineFailed) as error:
-            telling.settled(ScriptResult(stop_reason=StopReason.ERROR, error=str(error)))
-            return
-        await ScriptSession(process, self._setting(runner, replayed), telling).carry_out()
+        with self._counted():
+            try:
+                process = await self._begin()
+            except (ScriptSyntaxError, EngineFailed) as error:
+                telling.settled(ScriptResult(stop_reason=StopReason.ERROR, error=str(error)))
+                return
+            await ScriptSession(process, self._setting(runner, replayed), telling).carry_out()
 
     def moves(self) -> bool:
         """Whether another coordinator goes on with it: then nothing of it has ended."""

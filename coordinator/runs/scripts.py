@@ -63,6 +63,7 @@ class ScriptRuns:
             ResourceExhausted: as many scripts run as may.
         """
         started_at = time.time_ns() // 1_000_000
+        self._refuse_beyond_limit()
         with self._counted():
             process = await self._compiled(script, scope, started_at, [*wrong, *self._violations(script)])
             try:
@@ -72,7 +73,8 @@ class ScriptRuns:
                 await _end(process)
 
     async def check(self, scope: Scope, script: Script, wrong: Sequence[FieldViolation]) -> None:
-        """Raise InvalidArgument for everything that is wrong with a script that is to be journaled, as `attached`."""
+        """Raise for everything that is wrong with a script that is to be journaled, as `attached`."""
+        self._refuse_beyond_limit()
         await _end(await self._compiled(script, scope, 0, [*wrong, *self._violations(script)]))
 
     def work(self, script: Script) -> Callable[[Scope], ScriptWork]:
@@ -85,15 +87,18 @@ class ScriptRuns:
             def setting(runner: StepRunner, replayed: Sequence[Ended]) -> Setting:
                 return self._setting(script, scope, milliseconds(scope.created_at), replayed, runner)
 
-            return ScriptWork(script.meta, scope, partial(begin, scope), setting)
+            return ScriptWork(script.meta, scope, partial(begin, scope), setting, self._counted)
 
         return make
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _refuse_beyond_limit(self) -> None:
         if self._running >= self._terms.most_runs:
             limit = f"{self._terms.most_runs:,} scripts run here, which is the limit (scripts.most_runs)"
             raise ResourceExhausted(limit, reason="TOO_MANY_SCRIPTS", retry_delay=1.0)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a script as one that runs. Those that are taken over run also beyond the limit."""
         self._running += 1
         try:
             yield

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from executor_node.workers.frames import MAX_TEXT as MAX_TEXT_WITHIN
@@ -84,8 +84,8 @@ class Run:
     max_output_bytes: int
     session_id: str
     spec: AgentStepSpec
-    assignment: Any = None
-    """What the node's own code is told besides the spec; JSON."""
+    assignment: Any = field(default=None, repr=False)
+    """What the node's own code is told besides the spec; JSON, with secrets."""
 
 
 @dataclass(slots=True)

@@ -36,8 +36,7 @@ class GrpcJobProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for production in list(self._productions):
-                await production.let_go()
+            await asyncio.gather(*(production.let_go() for production in list(self._productions)))
             await self._tasks.__aexit__(None, None, None)
         finally:
             await self._channel.close()

@@ -190,8 +190,9 @@ class GrpcProduction:
             raise
 
     async def _keep(self) -> None:
-        failures = 0
+        failures, now = 0, asyncio.get_running_loop().time
         while True:
+            began_at = now()
             error = await self._converse()
             if self._is_kept or self._is_let_go:
                 return
@@ -200,11 +201,13 @@ class GrpcProduction:
                 continue
             if self._is_final(error):
                 raise error
-            failures = failures + 1 if self.is_lost else 1
+            # A registry that takes the job back and refuses what comes next is not to be asked without a pause, either.
+            failures = 1 if now() - began_at > LONGEST_PAUSE else failures + 1
             if failures == 1:
-                _log.info("job registry lost", job_id=self._job_id, why=error.message)
+                _log.info("stream to the job registry ended", job_id=self._job_id, why=error.message)
             self.is_lost = True
-            await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
+            pause = full_jitter(failures, first=0.2, most=LONGEST_PAUSE)
+            await asyncio.sleep(max(pause, min(error.retry_delay or 0.0, LONGEST_PAUSE)))
 
     def _is_final(self, error: FanfoldError) -> bool:
         """Whether to end for it. What a registered job's producer may do is mended elsewhere while its work goes on."""

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from coordinator.life import failed
 from coordinator.scripts.engine.quickjs import QuickJsEngine
 from fanfold.model.script import StopReason
-from fanfold.model.step import FailureCode, StepEnded
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepOutcome
 from support.scripts import limits
-from support.sessions import Player, carried_out
+from support.sessions import Player, begun, carried_out, succeeded
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
@@ -233,6 +235,32 @@ async def test_after_the_quota_is_gone_nothing_is_started(engine: QuickJsEngine)
     assert result.stop_reason is StopReason.ERROR
     assert len(player.specs) <= 3
     assert FailureCode.QUOTA_EXHAUSTED in [failure.failure.code for failure in result.failures]
+
+
+@pytest.mark.contract("F8", "C24")
+async def test_a_run_whose_quota_is_gone_does_not_complete_though_no_answer_is_missed(
+    engine: QuickJsEngine,
+) -> None:
+    async def answer(spec: AgentStepSpec) -> StepOutcome:
+        if spec.prompt == "quick":
+            return succeeded(spec, "done")
+        await asyncio.sleep(0.02)
+        return failed(spec, FailureCode.QUOTA_EXHAUSTED, "no more")
+
+    script = "agent('slow'); const quick = await agent('quick'); for (let i = 0; i < 1e7; i++); return quick"
+    async with begun(engine, script, Player(answer)) as (task, heard):
+        told = 0
+
+        async def until_told() -> None:
+            nonlocal told
+            told += 1
+            await asyncio.sleep(0 if told == 1 else 60)  # what came of the other call is not durable yet
+
+        heard.until_told = until_told  # type: ignore[method-assign]
+        await asyncio.wait_for(task, 20)
+    heard.check_lives()
+    assert heard.result.stop_reason is StopReason.ERROR
+    assert [each.failure.code for each in heard.result.failures] == [FailureCode.QUOTA_EXHAUSTED]
 
 
 @pytest.mark.contract("C24", "C20")

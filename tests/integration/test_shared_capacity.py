@@ -25,6 +25,7 @@ from fanfold.model.run import RunStepEvent, WaitingChanged
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import parse_specs
 from fanfold.schema import SchemaValidator
+from fanfold.wire.run import event_from_bytes
 from support.mesh import node_config, running_mesh, until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C45")]
@@ -80,7 +81,8 @@ class Caller:
     async def call(self, runs: Runs) -> None:
         async with runs.parallel(Opening(owner=self.owner), parse_specs(steps(self.count))) as source:
             while events := await source.read():
-                for event in events:
+                for told in events:
+                    event = event_from_bytes(told) if isinstance(told, bytes) else told
                     self.waits |= isinstance(event, WaitingChanged) and "is full" in event.waiting_on
                     if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded):
                         self.outcomes.append(event.event.outcome)

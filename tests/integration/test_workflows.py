@@ -22,6 +22,7 @@ from fanfold.model.step import FailureCode
 from fanfold.rpc.channels import open_channel
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
+from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh, until
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
@@ -194,20 +195,25 @@ async def test_a_running_script_is_listed_with_its_kind(running: RunningMesh) ->
 
 
 @pytest.mark.contract("C39")
-async def test_more_scripts_than_may_run_are_refused_with_the_limit(running: RunningMesh) -> None:
-    async with asyncio.TaskGroup() as tasks:
+@pytest.mark.parametrize("workflow", ["", "nightly-"])
+async def test_more_scripts_than_may_run_are_refused_with_the_limit(tmp_path: Path, workflow: str) -> None:
+    settings = {**SETTINGS, **journal_in(tmp_path)}
+    async with running_mesh(tmp_path, coordinator=settings) as running, asyncio.TaskGroup() as tasks:
         enough = asyncio.Event()
 
-        async def hold() -> None:
-            async with running.mesh.workflow("await agent('60', {agent: 'waits'})", meta=META):
+        async def hold(number: int) -> None:
+            workflow_id = workflow and f"{workflow}{number}"
+            script = "await agent('60', {agent: 'waits'})"
+            async with running.mesh.workflow(script, meta=META, workflow_id=workflow_id) as run:
                 await enough.wait()
+                await run.cancel()
 
-        held = [tasks.create_task(hold()) for _ in range(6)]
+        held = [tasks.create_task(hold(number)) for number in range(6)]
         async with asyncio.timeout(20):
             while len(await running.mesh.runs()) < 6:
                 await asyncio.sleep(0.02)
         with pytest.raises(ResourceExhausted, match=r"scripts\.most_runs"):
-            async with running.mesh.workflow("return 1", meta=META):
+            async with running.mesh.workflow("return 1", meta=META, workflow_id=workflow and "one-more"):
                 pass
         enough.set()
         await asyncio.wait(held)

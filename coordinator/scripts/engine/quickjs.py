@@ -15,11 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from coordinator.scripts.engine.engine import EngineFailed, ScriptStart, ScriptSyntaxError
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.engine.lockdown import Limits
 from coordinator.scripts.engine.process import QuickJsProcess, readable
 from coordinator.scripts.engine.zygote import ANSWER, FORK, READY
+
+_log = structlog.get_logger(__name__)
 
 START_SECONDS = 30.0
 """Longest wait for the zygote, or for a process that it has forked."""
@@ -146,10 +150,16 @@ class QuickJsEngine:
                     self._give(await self._fork())
             except EngineFailed as error:
                 self._on_failed(str(error))
-                while self._waiting:
-                    place = self._waiting.popleft()
-                    if not place.done():
-                        place.set_exception(error)
+                self._fail_waiting(error)
+            except Exception as error:
+                _log.exception("keeping script processes ready failed")
+                self._fail_waiting(EngineFailed(f"the script engine failed: {type(error).__name__}"))
+
+    def _fail_waiting(self, error: EngineFailed) -> None:
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_exception(error)
 
     def _give(self, process: QuickJsProcess) -> None:
         while self._waiting:
@@ -204,8 +214,12 @@ class QuickJsEngine:
         ours.setblocking(False)
         with theirs:
             socket.send_fds(zygote.control, [FORK], [theirs.fileno()])
-        await readable(zygote.control.fileno())
-        answer, descriptors, _, _ = socket.recv_fds(zygote.control, ANSWER.size, 1)
+        try:
+            await readable(zygote.control.fileno())
+            answer, descriptors, _, _ = socket.recv_fds(zygote.control, ANSWER.size, 1)
+        except BaseException:
+            ours.close()
+            raise
         if len(answer) < ANSWER.size:
             ours.close()
             raise EngineFailed("its process ended")

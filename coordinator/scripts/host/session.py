@@ -280,10 +280,19 @@ class ScriptSession:
             self._started += 1
             self._calls[call.number].is_started = True
         self._told.step(call, event)
+        if isinstance(event, StepEnded):
+            self._refuse_without_quota(call, event.outcome)
         if isinstance(event, StepEnded) and self._ending is None:
             budget = self._setting.budget
             self._calls[call.number].has_ended = True
             self._answers.ended(Ended(call.number, event.outcome, budget.spent if budget else 0))
+
+    def _refuse_without_quota(self, call: Call, outcome: StepOutcome) -> None:
+        """A run in which a quota was exhausted never completes, whether or not its script waits for that call (C24)."""
+        failure = outcome.failure
+        if failure is not None and failure.code is FailureCode.QUOTA_EXHAUSTED:
+            self._failures.add_call(call, failure)
+            self._refuse(f"the quota of a model provider is exhausted ({call.label}: {failure.message})")
 
     # ---- answers
 
@@ -304,11 +313,11 @@ class ScriptSession:
         outcome = ended.outcome
         value = outcome.structured if call.spec.output_schema is not None else outcome.output
         failure = fault_of(value) if outcome.success else outcome.failure or NOBODY_SAYS_WHY
+        if failure is not None and failure.code is FailureCode.QUOTA_EXHAUSTED:  # in a run that is gone through again
+            return self._refuse_without_quota(call, outcome)
         if failure is not None:
             self._failures.add_call(call, failure)
             value = None
-        if failure is not None and failure.code is FailureCode.QUOTA_EXHAUSTED:
-            return self._fail(f"the quota of a model provider is exhausted ({call.label}: {failure.message})")
         self._now = max(self._now, milliseconds(outcome.ended_at))
         self._answers.given()
         return await self._deliver({"t": "answer", "id": call.number, "value": value}, ended.spent)

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from executor_node.admission import Limits
 from executor_node.agents.llm.assignment import assign
 from executor_node.agents.llm.gates import Gate, Gates
@@ -28,6 +30,8 @@ from executor_node.workers.messages import Result, Setup
 from executor_node.workers.pool import SharedStep, SharedWorkers
 from fanfold.model.node import Isolation
 from fanfold.schema.structured import Validator, structured_text
+
+log = structlog.get_logger(__name__)
 
 _ENTRY = "executor_node.agents.llm.step:run"
 _TEXTS_ON_THEIR_WAY = 4
@@ -131,7 +135,11 @@ class _Answers:
 
     async def _check(self, text: str, tell: Callable[[str], None]) -> None:
         schema, owner = self._step.spec.output_schema, self._step.owner
-        failure = (await structured_text(self._validator, schema, text, owner=owner)).failure
+        try:
+            failure = (await structured_text(self._validator, schema, text, owner=owner)).failure
+        except Exception:  # the step's own end says so once more; the other steps go on
+            log.exception("checking a model's text failed", execution_id=self._step.execution_id)
+            failure = None
         tell(failure.message if failure else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, Sequence
+from contextlib import AsyncExitStack
 from typing import cast
 
 from pydantic_ai import Agent, exceptions
@@ -68,7 +69,8 @@ class _Conversation:
         )
 
     async def run(self) -> str:
-        async with self._agent:
+        async with AsyncExitStack() as stack:
+            await self._enter_tool_servers(stack)
             text, history = await self._ask(self._spec.prompt)
             if self._spec.output_schema is None:
                 return text
@@ -81,6 +83,15 @@ class _Conversation:
                 except (AgentFailed, exceptions.AgentRunError):
                     break  # what was paid for is kept, and found wanting by the node (F14)
             return text
+
+    async def _enter_tool_servers(self, stack: AsyncExitStack) -> None:
+        """Connect to the agent's MCP servers. Raises AgentFailed if one cannot be reached; another attempt may do."""
+        try:
+            await stack.enter_async_context(self._agent)
+        except (exceptions.UserError, AgentFailed):
+            raise
+        except Exception as error:
+            raise AgentFailed(f"a tool server cannot be used: {error}", retryable=True) from error
 
     async def _ask(self, prompt: str, history: Sequence[ModelMessage] = ()) -> tuple[str, Sequence[ModelMessage]]:
         self._calls.expect(prompt)

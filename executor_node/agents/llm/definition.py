@@ -5,6 +5,7 @@ Worker processes import this; it stays light.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -36,6 +37,13 @@ def _is_model(text: str) -> bool:
     return bool(colon and name) and provider.isascii() and words
 
 
+_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?")
+
+
+def _is_host(text: str) -> bool:
+    return _HOST.fullmatch(text) is not None
+
+
 def _is_web_address(text: str) -> bool:
     return text.startswith(("http://", "https://")) and "@" not in text.partition("://")[2].partition("/")[0]
 
@@ -43,9 +51,7 @@ def _is_web_address(text: str) -> bool:
 ModelName = Annotated[
     str, Exact(), MaxLen(256), Must("be `provider:model`, as `openai:gpt-5` or `anthropic:claude-sonnet-5`", _is_model)
 ]
-HostPattern = Annotated[
-    str, Exact(), MaxLen(256), Must("be a host, host:port, or `*.` and a domain", lambda text: text.strip("*.") != "")
-]
+HostPattern = Annotated[str, Exact(), MaxLen(256), Must("be a host, host:port, or `*.` and a domain", _is_host)]
 WebAddress = Annotated[str, Exact(), MaxLen(2048), Must("be an http or https URL without credentials", _is_web_address)]
 Fraction = Annotated[float, Exact(), Ge(0), Le(1)]
 

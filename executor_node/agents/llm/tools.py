@@ -7,7 +7,6 @@ asked raises AgentFailed, which the model is told.
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import os
 import signal
 from collections.abc import Callable
@@ -58,6 +57,12 @@ class WorkspaceTools:
 
     async def fetch(self, url: str) -> str:
         """Get the text of a web page. Only some hosts may be asked."""
+        try:
+            return await self._fetch(url)
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # the last is of URLs that are none
+            raise AgentFailed(f"cannot be fetched: {error or type(error).__name__}") from None
+
+    async def _fetch(self, url: str) -> str:
         async with asyncio.timeout(_FETCH_SECONDS), httpx2.AsyncClient(trust_env=False) as client:
             for _ in range(_MAX_REDIRECTS):
                 self._check_host(url)
@@ -118,7 +123,7 @@ class WorkspaceTools:
         if parts.scheme not in {"http", "https"} or parts.username is not None:
             raise AgentFailed("only http and https URLs without credentials can be fetched")
         asked = {(parts.hostname or "").lower(), parts.netloc.lower()}
-        if not any(fnmatch.fnmatchcase(name, host.lower()) for name in asked for host in self._hosts):
+        if not any(_is_of(name, host.lower()) for name in asked for host in self._hosts):
             raise AgentFailed(f"the host {parts.hostname} may not be asked")
 
     async def _in_thread(self, work: Callable[[], str]) -> str:
@@ -129,6 +134,11 @@ class WorkspaceTools:
         except asyncio.CancelledError:
             await asyncio.gather(running, return_exceptions=True)
             raise
+
+
+def _is_of(name: str, host: str) -> bool:
+    """Whether a host is the one that is named, or within the domain that is after `*.`."""
+    return name.endswith(host[1:]) if host.startswith("*.") else name == host
 
 
 def capped(text: str) -> str:
