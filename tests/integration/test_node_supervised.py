@@ -193,12 +193,12 @@ async def test_a_node_that_stood_still_as_a_whole_is_gone_when_it_goes_on(tmp_pa
 
 
 async def test_a_supervisor_that_is_stopped_is_woken_and_nothing_is_lost(tmp_path: Path) -> None:
-    async with running(tmp_path, "shell", "sleep 2; echo finished", silence_limit=2.0) as program:
+    async with running(tmp_path, "shell", "sleep 2; echo finished", silence_limit=4.0) as program:
         await program.hear("event")
         for _ in range(2):
             program.process.send_signal(signal.SIGSTOP)
             await eventually(lambda: linux_state(program.process.pid) == "T")
-            await eventually(lambda: linux_state(program.process.pid) != "T", patience=2)
+            await eventually(lambda: linux_state(program.process.pid) != "T", patience=4)
         assert (await program.hear("outcome"))["outcome"]["output"] == "finished\n"
         program.process.send_signal(signal.SIGTERM)
         await program.hear("drained")
