@@ -72,7 +72,7 @@ async def test_a_step_that_blocks_the_loop_costs_the_worker_its_life_and_sibling
         blocker = node.start("blocks-shared", "3600")
         await blocker.first_progress()
         await eventually(lambda: len(calls(gate)) == 3)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         cancelled_at = time.monotonic()
         node.cancel(blocker)
         later = node.start("gated-shared", str(gate))
