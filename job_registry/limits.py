@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
 from fanfold.model.job import JobSpec
+from fanfold.model.principal import outermost
 from fanfold.model.validation import parse_line
 from job_registry.config import JobLimits
 
@@ -73,7 +74,7 @@ class Capacity:
 
     def _check(self, principal: str) -> None:
         """Raise ResourceExhausted if there is no room for one more."""
-        limits, root = self._limits, _root_of(principal)
+        limits, root = self._limits, outermost(principal)
         if self._total >= limits.live_jobs:
             raise _exhausted("there are", "live_jobs", limits.live_jobs)
         if self._taken[root] >= limits.live_jobs_per_owner:
@@ -91,12 +92,12 @@ class Capacity:
 
     def take(self, principal: str) -> None:
         """Count one more, also beyond the limits, as after a restart with smaller ones."""
-        self._taken[_root_of(principal)] += 1
+        self._taken[outermost(principal)] += 1
         self._total += 1
 
     def give(self, principal: str) -> None:
         """Count one less."""
-        root = _root_of(principal)
+        root = outermost(principal)
         self._total -= 1
         self._taken[root] -= 1
         if not self._taken[root]:
@@ -116,7 +117,7 @@ class ResultsUnderWay:
 
         Of one that comes alone any size is taken.
         """
-        root, mine = _root_of(principal), 0
+        root, mine = outermost(principal), 0
 
         def take(size: int) -> None:
             nonlocal mine
@@ -136,10 +137,6 @@ class ResultsUnderWay:
             self._held[root] -= mine
             if not self._held[root]:
                 del self._held[root]
-
-
-def _root_of(principal: str) -> str:
-    return principal.partition("/")[0]
 
 
 def _exhausted(who: str, name: str, limit: int) -> ResourceExhausted:

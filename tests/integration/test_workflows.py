@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import psutil
 import pytest
 import pytest_asyncio
@@ -227,14 +228,15 @@ async def test_a_request_id_holds_one_script_at_a_time(running: RunningMesh) -> 
                 pass
 
 
-@pytest.mark.contract("C29")
+@pytest.mark.contract("C41")
 async def test_a_script_that_should_be_detached_is_refused_clearly(running: RunningMesh) -> None:
     async with open_channel(running.coordinator.address, field="server") as channel:
         stub = CoordinatorStub(channel)
         opening = pb.RunOpen()
         opening.script.source = "return 1"
-        with pytest.raises(Exception, match="detached"):
+        with pytest.raises(grpc.aio.AioRpcError, match="detached") as refused:
             await stub.StartRun(iter([pb.StartRunRequest(open=opening)]))
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_ordinary_code_gets_the_result(running: RunningMesh) -> None:

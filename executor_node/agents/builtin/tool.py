@@ -16,18 +16,26 @@ Work = Callable[[str, StepContext], str]
 
 async def run_tool(name: str, work: Work, argument: str, context: StepContext, *, detail: str = "") -> str:
     """Run `work` in a thread and tell that the tool finished; `detail` defaults to the answer's first line."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, argument, context))
     try:
-        answer = await asyncio.shield(running)
-    except asyncio.CancelledError:
-        # The thread sees `is_cancelled`. A step that is told cancelled has ended, its threads too (F1).
-        await asyncio.gather(running, return_exceptions=True)
-        raise
+        answer = await in_thread(lambda: work(argument, context))
     except AgentFailed as failure:
         context.tool_finished(name, success=False, detail=_one_line(failure.message))
         raise
     context.tool_finished(name, detail=_one_line(detail or answer.partition("\n")[0]))
     return answer
+
+
+async def in_thread(work: Callable[[], str]) -> str:
+    """What `work` comes to, in a thread: no disk must block the other steps of a worker.
+
+    A step that is told cancelled has ended, its threads too (F1); `work` sees that by `is_cancelled`.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 def matching_files(pattern: str, context: StepContext) -> Iterator[tuple[str, Path]]:

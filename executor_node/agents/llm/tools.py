@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
 
 from executor_node.agents.builtin.grep import search
+from executor_node.agents.builtin.tool import in_thread
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 
@@ -40,20 +40,20 @@ class WorkspaceTools:
 
     async def read(self, path: str, first_line: int = 1, lines: int = _MAX_LINES) -> str:
         """Read lines of a text file of the workspace, at most 1,000, numbered from 1."""
-        return await self._in_thread(lambda: self._read(path, max(first_line, 1), min(max(lines, 1), _MAX_LINES)))
+        return capped(await in_thread(lambda: self._read(path, max(first_line, 1), min(max(lines, 1), _MAX_LINES))))
 
     async def list(self, folder: str = ".") -> str:
         """List the files directly in a folder of the workspace."""
         within = folder.strip("/")
-        return await self._in_thread(lambda: self._glob("*" if within in {"", "."} else f"{within}/*"))
+        return capped(await in_thread(lambda: self._glob("*" if within in {"", "."} else f"{within}/*")))
 
     async def glob(self, pattern: str) -> str:
         """List files of the workspace that match a pattern as `src/**/*.py`."""
-        return await self._in_thread(lambda: self._glob(pattern))
+        return capped(await in_thread(lambda: self._glob(pattern)))
 
     async def grep(self, pattern: str, files: str = "**/*") -> str:
         """Find lines that match an RE2 pattern, in files of the workspace that match a glob pattern."""
-        return await self._in_thread(lambda: search(pattern, files, self._context))
+        return capped(await in_thread(lambda: search(pattern, files, self._context)))
 
     async def fetch(self, url: str) -> str:
         """Get the text of a web page. Only some hosts may be asked."""
@@ -125,15 +125,6 @@ class WorkspaceTools:
         asked = {(parts.hostname or "").lower(), parts.netloc.lower()}
         if not any(_is_of(name, host.lower()) for name in asked for host in self._hosts):
             raise AgentFailed(f"the host {parts.hostname} may not be asked")
-
-    async def _in_thread(self, work: Callable[[], str]) -> str:
-        """The disk must not block the other steps of the worker. A cancelled step ends when its thread has (F1)."""
-        running = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return capped(await asyncio.shield(running))
-        except asyncio.CancelledError:
-            await asyncio.gather(running, return_exceptions=True)
-            raise
 
 
 def _is_of(name: str, host: str) -> bool:
