@@ -73,7 +73,7 @@ ERRORS = {
     "rate": (refusal(429, "slower", code="rate_limit_exceeded", retry_after="0"), FailureCode.AGENT_FAILED, True, 4),
     "server": (refusal(500, "oops", retry_after="0"), FailureCode.AGENT_FAILED, True, 4),
     "overload": (refusal(529, "busy", retry_after="0"), FailureCode.AGENT_FAILED, True, 4),
-    "key": (refusal(401, "who are you"), FailureCode.AGENT_FAILED, False, 1),
+    "key": (refusal(401, "who is sk-for-tests"), FailureCode.AGENT_FAILED, False, 1),
     "context": (refusal(400, "too long", code="context_length_exceeded"), FailureCode.AGENT_FAILED, False, 1),
     "broken": (Reply(text="It is", broken=True), FailureCode.AGENT_FAILED, True, 1),
     "empty": (Reply(text=" "), FailureCode.AGENT_FAILED, False, 1),
@@ -85,7 +85,7 @@ ERRORS = {
 async def test_what_providers_refuse_has_its_code(tmp_path: Path) -> None:
     """Each error comes from a provider of its own, or one would hold back the calls of another."""
     async with AsyncExitStack() as stack:
-        environment, providers, agents = dict(CLEAN_ENVIRONMENT), {}, []
+        environment, providers, agents = CLEAN_ENVIRONMENT | {"OPENAI_API_KEY": "sk-for-tests"}, {}, []
         for error, (reply, *_) in ERRORS.items():
             providers[error] = await stack.enter_async_context(running_provider(reply))
             environment[error] = providers[error].openai["OPENAI_BASE_URL"]
@@ -97,6 +97,18 @@ async def test_what_providers_refuse_has_its_code(tmp_path: Path) -> None:
             assert failure is not None
             assert (failure.code, failure.retryable) == (code, retryable), failure
             assert len(providers[error].asked) == calls, failure
+            assert "sk-for-tests" not in failure.message
+            assert ("who is ***" in failure.message) == (error == "key")
+
+
+@pytest.mark.contract("C13", "F10")
+@pytest.mark.parametrize("reply", [Reply(text="It is " * 40, broken=True), Reply(text="It is " * 40, usage=(0, 0))])
+async def test_what_a_provider_does_not_say_of_its_cost_is_counted_by_the_text(tmp_path: Path, reply: Reply) -> None:
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        outcome = await node.run("thinker")
+    assert outcome.usage.requests == 1
+    assert outcome.usage.input_tokens > 0
+    assert outcome.usage.output_tokens == 60  # of 240 bytes
 
 
 @pytest.mark.contract("F1")
@@ -234,14 +246,32 @@ async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    urls = [f"http://{host}/page?secret=1", f"http://{host}/moved", "http://localhost/page"]
+    urls = [
+        f"http://{host}/page?secret=1",
+        f"http://{host}/moved",
+        "http://localhost/page",
+        "http://[",
+        "http://127.0.0.1:1/",
+    ]
     replies = [*(Reply(tools=[("fetch", {"url": url})]) for url in urls), Reply(text="done")]
-    agent = llm_agent(tools=(Tool.FETCH,), fetch_hosts=(host,))
+    agent = llm_agent(tools=(Tool.FETCH,), fetch_hosts=(host, "127.0.0.1:1"))
     async with running_provider(*replies) as provider, node_with(tmp_path, provider, agent) as node, server:
         outcome = await node.run("thinker")
     assert outcome.source_anchors == (SourceAnchor(tool="fetch", url_or_path=f"http://{host}/page"),)
     told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
-    assert told == ["facts", *['{"error":"the host localhost may not be asked"}'] * 2]
+    assert told[:3] == ["facts", *['{"error":"the host localhost may not be asked"}'] * 2]
+    assert [each.startswith('{"error":"cannot be fetched: ') for each in told[3:]] == [True, True]
+    assert outcome.output == "done"
+
+
+async def test_a_tool_server_that_cannot_be_reached_is_a_failure_worth_another_attempt(tmp_path: Path) -> None:
+    agent = llm_agent(tools=(), mcp=(McpServer(name="maths", url="http://127.0.0.1:1/mcp"),))
+    async with running_provider(Reply(text="done")) as provider, node_with(tmp_path, provider, agent) as node:
+        failure = (await node.run("thinker")).failure
+    assert failure is not None
+    assert (failure.code, failure.retryable) == (FailureCode.AGENT_FAILED, True)
+    assert failure.message.startswith("a tool server cannot be used: ")
+    assert not provider.asked
 
 
 async def test_fifty_steps_at_once_fit_into_half_a_gigabyte(tmp_path: Path) -> None:

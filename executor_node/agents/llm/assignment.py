@@ -42,6 +42,13 @@ class Assignment:
         """The name before the colon."""
         return self.model.partition(":")[0]
 
+    def without_secrets(self, text: str) -> str:
+        """The text with the key and the tokens blotted out: what others answer may repeat what they were shown."""
+        tokens = (server.token for server in self.servers)
+        for secret in filter(None, (self.api_key, *tokens)):
+            text = text.replace(secret, "***")
+        return text
+
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
         form = {each.name: getattr(self, each.name) for each in fields(self)}

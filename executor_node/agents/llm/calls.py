@@ -8,32 +8,35 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai import RunContext, exceptions
-from pydantic_ai.messages import ModelMessage
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.messages import ModelMessage, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
+from executor_node.agents.llm.assignment import Assignment
 from executor_node.agents.llm.failures import PASSING, failure_of, words_of
+from executor_node.agents.llm.models import build_model
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 from fanfold.model.step import NO_USAGE, FailureCode, Usage
 
 _MOST_TRIES = 4
-_CHARACTERS_A_TOKEN = 4
+_BYTES_A_TOKEN = 4
 
 
 class Calls(WrapperModel):
     """The model of one step, as pydantic-ai sees it."""
 
-    def __init__(self, model: Model, settings: ModelSettings, context: Context) -> None:
-        super().__init__(model)
-        self._asked = settings
+    def __init__(self, assignment: Assignment, context: Context) -> None:
+        super().__init__(build_model(assignment))
+        self._assignment = assignment
+        self._asked = cast(ModelSettings, dict(assignment.settings))
         self._context = context
         self.usage = NO_USAGE
-        """What all calls cost together, also those that failed, as far as the provider has said."""
+        """What all calls cost together, also those that failed: as the provider says, else as far as can be told."""
         self._turn = 0
         self._expected_input = 0
 
@@ -55,7 +58,7 @@ class Calls(WrapperModel):
 
     def expect(self, text: str) -> None:
         """More text goes into the next call: what it will about cost."""
-        self._expected_input += len(text.encode(errors="replace")) // _CHARACTERS_A_TOKEN
+        self._expected_input += _tokens_in(text)
 
     @asynccontextmanager
     async def request_stream(
@@ -80,13 +83,13 @@ class Calls(WrapperModel):
             try:
                 stream = await stack.enter_async_context(self.wrapped.request_stream(*arguments))
             except exceptions.ModelQuotaExceededError as error:
-                await self._context.ask("exhausted", words_of(error))
-                raise failure_of(error) from error
+                await self._context.ask("exhausted", words_of(error, self._assignment))
+                raise failure_of(error, self._assignment) from error
             except PASSING as error:
                 retry_after = "" if error.retry_after is None else str(error.retry_after)
                 await self._context.ask("limited", retry_after)
                 if not tries_left:
-                    raise failure_of(error) from error
+                    raise failure_of(error, self._assignment) from error
             else:
                 await self._context.ask("answered")
                 return stream
@@ -98,12 +101,22 @@ class Calls(WrapperModel):
             raise AgentFailed(message, retryable=retryable, code=FailureCode(code))
 
     def _count(self, stream: StreamedResponse) -> None:
-        used = stream.usage
-        call = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, requests=1)
+        call = self._cost_of(stream)
         self.usage += call
         self._expected_input = call.tokens  # the next one holds all of this one again
         self._turn += 1
         self._context.turn_finished(self._turn, self.usage)
+
+    def _cost_of(self, stream: StreamedResponse) -> Usage:
+        """What a call has cost. Providers tell it at its end, or never: then it is counted by the text."""
+        used, response = stream.usage, stream.get()
+        written = sum(_tokens_of(part) for part in response.parts)
+        is_whole = response.finish_reason is not None and used.output_tokens
+        return Usage(
+            input_tokens=used.input_tokens or self._expected_input,
+            output_tokens=used.output_tokens if is_whole else max(used.output_tokens, written),
+            requests=1,
+        )
 
     def _see_to_end(self, stream: StreamedResponse, settings: ModelSettings | None) -> None:
         """See how the answer ended; a stream may break off and look like a whole one.
@@ -125,3 +138,14 @@ class Calls(WrapperModel):
             message = f"the answer was cut off at the {most:,} tokens that the step may spend"
             return AgentFailed(message, code=FailureCode.BUDGET_EXHAUSTED)
         return AgentFailed(f"the model's answer is longer than the {own or 'most'} tokens it may have")
+
+
+def _tokens_of(part: ModelResponsePart) -> int:
+    if isinstance(part, ToolCallPart):
+        return _tokens_in(part.args_as_json_str())
+    return _tokens_in(part.content) if isinstance(part, TextPart | ThinkingPart) else 0
+
+
+def _tokens_in(text: str) -> int:
+    """About how many tokens a text has."""
+    return -(-len(text.encode(errors="replace")) // _BYTES_A_TOKEN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterable, Sequence
 from contextlib import AsyncExitStack
-from typing import cast
 
 from pydantic_ai import Agent, exceptions
 from pydantic_ai.messages import (
@@ -19,13 +18,11 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ToolReturnPart,
 )
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import UsageLimits
 
 from executor_node.agents.llm.assignment import Assignment
 from executor_node.agents.llm.calls import Calls
 from executor_node.agents.llm.failures import failure_of
-from executor_node.agents.llm.models import build_model
 from executor_node.agents.llm.toolsets import build_toolsets
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
@@ -41,13 +38,14 @@ async def converse(spec: AgentStepSpec, context: Context) -> str:
     Raises:
         AgentFailed: it could not; `code` says why.
     """
-    conversation = _Conversation(spec, context, Assignment.from_json(context.assignment))
+    assignment = Assignment.from_json(context.assignment)
+    conversation = _Conversation(spec, context, assignment)
     try:
         return await conversation.run()
     except exceptions.UsageLimitExceeded:
         raise AgentFailed(f"no answer after {conversation.max_steps} calls of the model") from None
     except exceptions.AgentRunError as error:
-        raise failure_of(error) from error
+        raise failure_of(error, assignment) from error
     except exceptions.UserError as error:
         raise AgentFailed(f"the model cannot be asked: {error}") from None
 
@@ -56,7 +54,8 @@ class _Conversation:
     def __init__(self, spec: AgentStepSpec, context: Context, assignment: Assignment) -> None:
         self._spec = spec
         self._context = context
-        self._calls = Calls(build_model(assignment), cast(ModelSettings, dict(assignment.settings)), context)
+        self._calls = Calls(assignment, context)
+        self._assignment = assignment
         self._told: dict[str, str] = {}
         self.max_steps = min(spec.max_steps, assignment.max_steps or spec.max_steps)
         instructions = "\n\n".join(filter(None, [assignment.instructions, _schema_words(spec.output_schema)]))
@@ -91,7 +90,8 @@ class _Conversation:
         except (exceptions.UserError, AgentFailed):
             raise
         except Exception as error:
-            raise AgentFailed(f"a tool server cannot be used: {error}", retryable=True) from error
+            words = self._assignment.without_secrets(str(error))
+            raise AgentFailed(f"a tool server cannot be used: {words}", retryable=True) from error
 
     async def _ask(self, prompt: str, history: Sequence[ModelMessage] = ()) -> tuple[str, Sequence[ModelMessage]]:
         self._calls.expect(prompt)

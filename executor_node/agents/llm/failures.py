@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic_ai import exceptions
 
+from executor_node.agents.llm.assignment import Assignment
 from fanfold.agent import AgentFailed
 from fanfold.model.step import FailureCode
 
@@ -37,18 +38,19 @@ _WORDS = (
 )
 
 
-def failure_of(error: exceptions.AgentRunError) -> AgentFailed:
+def failure_of(error: exceptions.AgentRunError, assignment: Assignment) -> AgentFailed:
     """The failure of a step whose model call raised this."""
+    words = words_of(error, assignment)
     if isinstance(error, exceptions.ModelQuotaExceededError):
-        return AgentFailed(words_of(error), code=FailureCode.QUOTA_EXHAUSTED)
+        return AgentFailed(words, code=FailureCode.QUOTA_EXHAUSTED)
     broke_off = type(error) is exceptions.ModelAPIError  # of no category: a stream without its end
-    return AgentFailed(words_of(error), retryable=isinstance(error, PASSING) or broke_off)
+    return AgentFailed(words, retryable=isinstance(error, PASSING) or broke_off)
 
 
-def words_of(error: exceptions.AgentRunError) -> str:
-    """What went wrong, and what the provider said to it."""
+def words_of(error: exceptions.AgentRunError, assignment: Assignment) -> str:
+    """What went wrong, and what the provider said to it, which may repeat the key that it was shown."""
     what = next((words for kind, words in _WORDS if isinstance(error, kind)), "the model call failed")
-    said = _said_by(error)
+    said = assignment.without_secrets(_said_by(error))[:_MAX_DETAIL]
     return f"{what}: {said}" if said else what
 
 
@@ -56,4 +58,4 @@ def _said_by(error: exceptions.AgentRunError) -> str:
     body = getattr(error, "body", None)
     inner = body.get("error", body) if isinstance(body, dict) else None
     said = inner.get("message") if isinstance(inner, dict) else None
-    return " ".join(str(said or error.message).split())[:_MAX_DETAIL]
+    return " ".join(str(said or error.message).split())
