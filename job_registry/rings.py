@@ -130,7 +130,8 @@ class Ring:
     def _fit(self, limit: int) -> int:
         """Drop from the front until no more than `limit` bytes are held, and no more of a character than all of it."""
         before = self._held
-        self._drop_pieces_beyond(limit // _BYTES_A_PIECE + _LEAST_PIECES)
+        if self._drop_pieces_beyond(limit // _BYTES_A_PIECE + _LEAST_PIECES):
+            self._drop_rest_of_character()
         excess = self._held - limit
         if excess <= 0:
             return before - self._held
@@ -145,10 +146,13 @@ class Ring:
         self.lossy = True
         return before - self._held
 
-    def _drop_pieces_beyond(self, most: int) -> None:
-        while len(self._pieces) > most:
+    def _drop_pieces_beyond(self, most: int) -> bool:
+        """Drop pieces from the front until there are no more than so many; whether there were more."""
+        surplus = len(self._pieces) - most
+        for _ in range(surplus):
             self._held -= len(self._pieces.popleft().data)
             self.lossy = True
+        return surplus > 0
 
     def _drop_before(self, offset: int) -> None:
         while self._pieces and self._pieces[0].offset < offset:

@@ -155,7 +155,12 @@ def run(
     ],
     kind: Annotated[str, typer.Option(help="What kind of work it is, in kebab-case.")] = "command",
     label: Annotated[
-        str, typer.Option(metavar="TEXT", help="One line for people. Default: the command.", show_default=False)
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="One line for people. Default: the program's name; arguments may be secret.",
+            show_default=False,
+        ),
     ] = "",
     parent: Annotated[
         str, typer.Option(metavar="ID", help="The job or session that it belongs to.", show_default=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import signal
 import socket
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from fanfold.cli import exits
 from fanfold.cli.command_tree import CommandTree, Exit, supervised
@@ -41,7 +41,7 @@ def job_run(registry: str | None, command: Sequence[str], *, kind: str, label: s
         FailedPrecondition: the command cannot be started.
         Interrupted: by a signal; the command is stopped, and its job is settled.
     """
-    spec = JobSpec(kind=kind, label=label or shlex.join(command)[:MAX_LABEL], parent=parent, sources=SOURCES)
+    spec = JobSpec(kind=kind, label=label or Path(command[0]).name[:MAX_LABEL], parent=parent, sources=SOURCES)
     return run_interruptibly(_Run(command, spec).carry_out(registry), lambda: tell("Stopping the command ..."))
 
 

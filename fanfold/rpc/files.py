@@ -22,21 +22,26 @@ _Value = TypeVar("_Value")
 class Watched(Generic[_Value]):
     """What is in some files together. `read` makes it of their contents, in their order.
 
-    Files that cannot be read or make no sense, as while they are written, leave the former value, and the log says so.
+    Files that cannot be read or make no sense, as while they are written, leave the former value, and the log says so;
+    one that is deleted leaves `deleted`, if that is given.
 
     Args:
         paths: the files.
         read: raises InvalidArgument for contents that make no sense.
         field: the setting that names the files, for errors.
+        deleted: what holds from the moment on that one of them is not there any more.
 
     Raises:
         InvalidArgument: they make no sense now.
     """
 
-    def __init__(self, paths: Sequence[Path], read: Callable[..., _Value], *, field: str) -> None:
+    def __init__(
+        self, paths: Sequence[Path], read: Callable[..., _Value], *, field: str, deleted: _Value | None = None
+    ) -> None:
         self._paths = tuple(paths)
         self._read = read
         self._field = field
+        self._deleted = deleted
         self._state = self._state_now()
         self._looked_at = time.monotonic()
         self._value = self._load()
@@ -60,6 +65,10 @@ class Watched(Generic[_Value]):
         if state == self._state:
             return False
         self._state = state
+        if self._deleted is not None and not all(path.exists() for path in self._paths):
+            self._value = self._deleted
+            _log.warning("a file is gone, and what was in it holds no longer", field=self._field)
+            return True
         try:
             self._value = self._load()
         except FanfoldError as error:

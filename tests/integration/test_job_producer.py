@@ -253,6 +253,25 @@ async def test_a_settlement_is_told_until_it_is_kept(registry: ScriptedRegistry,
     assert (settling.result().state, settling.result().detail) == (JobState.FAILED, "first")
 
 
+@pytest.mark.contract("C36", "C41", "F9")
+async def test_a_registry_that_refuses_for_a_while_is_asked_again_after_it(
+    registry: ScriptedRegistry, producer: GrpcJobProducer
+) -> None:
+    production, stream = await produced(registry, producer)
+    now = asyncio.get_running_loop().time
+    async with asyncio.TaskGroup() as tasks:
+        settling = tasks.create_task(_settle(production, b"much"))
+        for _ in range(2):
+            assert (await stream.heard()).settled.result == b"much"
+            refused_at = now()
+            stream.break_off(ResourceExhausted("much is under way", reason="RESULTS_UNDER_WAY", retry_delay=0.5))
+            stream = await registry.next_attached("audit-1")
+            assert now() - refused_at >= 0.5
+        assert (await stream.heard()).settled.result == b"much"
+        stream.say(kept=pb.ProduceSettlementKept(job=job_of("audit-1", job_pb2.JOB_STATE_COMPLETED)))
+    assert settling.result() is JobState.COMPLETED
+
+
 @pytest.mark.contract("C36", "C39")
 async def test_a_result_that_is_too_large_is_refused_and_the_job_can_be_settled_without_it(
     registry: ScriptedRegistry, producer: GrpcJobProducer

@@ -90,6 +90,20 @@ async def test_a_node_says_whether_it_has_begun_anything_of_the_run(node: Execut
     assert not (await former.adopt("run-1", 4)).unbegun
 
 
+@pytest.mark.contract("C19", "F2")
+async def test_what_runs_is_held_though_its_run_is_forgotten(
+    node: ExecutorNodeAsyncStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_node.links.MAX_RUNS_REMEMBERED", 1)
+    former, heir = await hand_link(node, coordinator="former"), await hand_link(node, coordinator="heir")
+    await begun(former, tmp_path)
+    await former.adopt("run-2", 1)
+    adopted = await heir.adopt("run-1", 2)
+    assert (held(adopted), adopted.unbegun) == ((["e"], [], False), False)
+    (tmp_path / "gate").touch()
+    await heir.update("e", "ended")
+
+
 @pytest.mark.contract("F5")
 async def test_the_former_holder_is_told_that_it_has_lost_it_and_nothing_more(
     node: ExecutorNodeAsyncStub, tmp_path: Path

@@ -83,7 +83,7 @@ class Tokens:
     """Knows the bearers of the tokens in a file, which is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
-        self._bearers: Watched[dict[str, _Bearer]] = Watched([path], _bearers, field="auth.tokens")
+        self._bearers: Watched[dict[str, _Bearer]] = Watched([path], _bearers, field="auth.tokens", deleted={})
 
     def principal_of(self, token: str) -> Principal:
         """Whose token it is. Raises NotBelieved."""

@@ -76,6 +76,15 @@ def test_characters_are_never_cut_at_the_front() -> None:
     assert read_all(written, most=100) == [(3, "жжж".encode(), 3)]
 
 
+def test_characters_are_never_cut_at_the_front_by_many_gaps_either() -> None:
+    written = ring(8192, b"x" * 4095 + "é".encode()[:1], "é".encode()[1:] + b"after")
+    most_pieces = 8192 // 1024 + 8
+    for number in range(most_pieces - 1):
+        written.write(10_000 + 2 * number, b"y", NOW)
+    assert written.earliest == 4097
+    assert read_all(written, 4096, most=100)[0] == (4097, b"after", 1)
+
+
 def test_characters_are_never_cut_between_two_reads() -> None:
     written = ring(100, "жжж€€😀😀".encode())
     for most in range(4, 21):

@@ -116,6 +116,16 @@ async def test_tokens_are_created_and_revoked_while_the_service_runs(tmp_path: P
         assert [kept.id for kept in read_tokens(file)] == [second.id]
 
 
+@pytest.mark.contract("C40")
+async def test_without_its_file_no_token_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    _, token = create_token(file, "alice", CALLER, None)
+    async with door(auth={"tokens": file}) as at:
+        assert (await at.knock_with(token)).name == "alice"
+        file.unlink()
+        await until_refused(at, token)
+
+
 async def test_a_file_that_becomes_nonsense_leaves_the_tokens_as_they_were_and_is_told(tmp_path: Path) -> None:
     file = tmp_path / "tokens.yaml"
     _, token = create_token(file, "alice", CALLER, None)
