@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -21,17 +18,16 @@ from executor_node.agents.command import CommandAgents
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
 from executor_node.running import Act, RunningStep
+from executor_node.schemas import Schemas
 from executor_node.supervisor.client import Supervision
-from executor_node.workers.messages import Result, is_longer
+from executor_node.workers.messages import Result
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
 from fanfold.parts import byte_size
 from fanfold.schema import SchemaValidator
-from fanfold.schema.structured import UNCHECKED, Structured, structured_text
 
 _DRAINING_RETRY_SECONDS = 1.0
-_MOST_GROWTH = 16  # 4 bytes a character, and numbers that are written out
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +72,6 @@ class Executions:
         self._node_name = node_name
         self._agents = agents
         self._supervision = supervision
-        self._validator = validator
         self._admission = Admission(limits.max_concurrent_steps)
         self._limits = limits
         self._python = PythonAgents(supervision, workspace=workspace, directory=agents_directory, limits=limits)
@@ -91,7 +86,7 @@ class Executions:
         }
         self._steps: dict[str, RunningStep] = {}
         self._reserved: set[str] = set()
-        self._checks = asyncio.TaskGroup()
+        self._schemas = Schemas(validator, self._llm, self._settle)
         self._ended = asyncio.Event()
         self._draining = False
         self._session_prefix = uuid.uuid4().hex[:16]
@@ -99,7 +94,7 @@ class Executions:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        await self._checks.__aenter__()
+        await self._schemas.__aenter__()
         await self._llm.__aenter__()
         return self
 
@@ -111,7 +106,7 @@ class Executions:
             await self._python.close()
             await self._llm.__aexit__(None, None, None)
         finally:
-            await self._checks.__aexit__(None, None, None)
+            await self._schemas.__aexit__(None, None, None)
 
     def prestart(self) -> None:
         """Start the workers that steps share now, so that the first step need not wait for one."""
@@ -147,7 +142,7 @@ class Executions:
         if spec.output_schema is None:
             self._carry_out(step)
         else:
-            self._check(step, self._carry_out_if_checked, lambda step: step.end(Result()))
+            self._schemas.carry_out_if_usable(step, self._carry_out)
 
     def reserve(self, execution_id: str, agent: str) -> None:
         """Keep a place for a step whose texts are still to come, until `start` or `release`. Raises as `start`."""
@@ -178,7 +173,7 @@ class Executions:
             raise InvalidArgument.of_field(
                 "step.prompt", f"must be at most {limit:,} bytes (step.prompt_bytes), not {size:,}"
             )
-        await self._check_schema(spec, owner="direct")
+        await self._schemas.check(spec, owner="direct")
 
     def status(self) -> NodeStatus:
         """How the node fares (C10)."""
@@ -227,32 +222,6 @@ class Executions:
             self._ended.clear()
             await self._ended.wait()
 
-    def _check(
-        self,
-        step: RunningStep,
-        check: Callable[[RunningStep], Coroutine[Any, Any, None]],
-        on_stop: Callable[[RunningStep], None],
-    ) -> None:
-        """Check something of the step, which can be stopped meanwhile: deadlines are for all that it takes (C6)."""
-        step.act(lambda step: _Check(self._checks.create_task(check(step)), partial(on_stop, step)))
-
-    async def _check_schema(self, spec: AgentStepSpec, *, owner: str) -> None:
-        if spec.output_schema is not None:
-            await self._validator.check(spec.output_schema, field="step.output_schema", owner=owner)
-
-    async def _carry_out_if_checked(self, step: RunningStep) -> None:
-        """What an agent does may be paid for, so nothing is done that no value could come of."""
-        try:
-            await self._check_schema(step.spec, owner=step.owner)
-        except InvalidArgument as error:
-            step.end(Result.of_failure(FailureCode.OUTPUT_INVALID, error.message))
-        except Exception:
-            log.exception("checking a schema failed", execution_id=step.execution_id)
-            message = "its output_schema could not be checked"
-            step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
-        else:
-            self._carry_out(step)
-
     def _carry_out(self, step: RunningStep) -> None:
         try:
             step.act(self._kinds[step.agent.kind].carry_out)
@@ -261,53 +230,24 @@ class Executions:
             step.end(Result.of_failure(FailureCode.INTERNAL, message, retryable=True))
 
     def _end(self, step: RunningStep) -> None:
-        """The step's processes are gone: so is its slot (F24)."""
-        self._admission.give_back(self._loop.time() - step.began_at)
+        """The step's processes are gone: so is its slot (F24), unless a model may yet mend what it gave."""
+        if not _may_be_mended(step):
+            self._admission.give_back(self._loop.time() - step.began_at)
         if self._supervision.lost and step.result.failure is not None:
             # Not the agent's doing: the node itself is broken, and another may do it.
             step.result = Result.of_failure(FailureCode.NODE_LOST, "the node's supervisor is gone", retryable=True)
         if step.has_to_satisfy_schema:
-            self._check(step, self._check_output, self._settle)
+            self._schemas.satisfy(step)
         else:
             self._settle(step)
 
-    async def _check_output(self, step: RunningStep) -> None:
-        """See whether the value that the agent gave, or else its output read as JSON, satisfies the schema (C20)."""
-        result = step.result
-        text = result.output if result.structured_json is None else result.structured_json
-        try:
-            structured = await structured_text(self._validator, step.spec.output_schema, text, owner=step.owner)
-        except Exception:
-            log.exception("checking structured output failed", execution_id=step.execution_id)
-            structured = UNCHECKED
-        if structured.failure is not None:
-            step.result = replace(result, output=structured.annotate(result.output), failure=structured.failure)
-        elif _is_told_longer(structured.value, text, step.max_output_bytes):
-            step.result = result.too_large("structured value", step.max_output_bytes)
-            structured = Structured()
-        self._settle(step, structured.value)
-
     def _settle(self, step: RunningStep, structured: Any = None) -> None:
+        if _may_be_mended(step):
+            self._admission.give_back(self._loop.time() - step.began_at)
         del self._steps[step.execution_id]
         self._ended.set()
         step.tell_outcome(structured)
 
 
-class _Check:
-    """A check while it runs, as what is done for a step."""
-
-    def __init__(self, task: asyncio.Task[None], on_stop: Callable[[], None]) -> None:
-        self._task = task
-        self._on_stop = on_stop
-
-    def stop(self) -> None:
-        """Leave it, and have the step end."""
-        self._task.cancel()
-        self._on_stop()
-
-
-def _is_told_longer(value: object, text: str, max_bytes: int) -> bool:
-    """Whether a value, which was read from `text`, is too large to be told: 1e15 has 4 bytes, told it has 18."""
-    if len(text) * _MOST_GROWTH <= max_bytes:
-        return False
-    return is_longer(json.dumps(value, separators=(",", ":"), ensure_ascii=False), max_bytes)
+def _may_be_mended(step: RunningStep) -> bool:
+    return bool(step.agent.repair_model) and step.spec.output_schema is not None

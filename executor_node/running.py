@@ -21,6 +21,7 @@ from fanfold.model.step import (
     StepProgressed,
     StepStarted,
     TurnFinished,
+    Usage,
 )
 
 
@@ -43,7 +44,6 @@ class RunningStep:
         "_is_settled",
         "_listener",
         "_loop",
-        "_node",
         "_on_end",
         "_progress",
         "_progressed_at",
@@ -55,6 +55,7 @@ class RunningStep:
         "began_at",
         "execution_id",
         "max_output_bytes",
+        "node",
         "result",
         "session_id",
         "spec",
@@ -78,13 +79,13 @@ class RunningStep:
         self.spec = spec
         self.agent = agent
         self.session_id = session_id
+        self.node = node
         self.max_output_bytes = max_output_bytes
         self.result = Result()
         """What came of the agent, once that is known."""
         self.stopped_by: StepFailure | None = None
         """Why it is being stopped, if it is."""
         self.started_at = datetime.now(UTC)
-        self._node = node
         self._listener = listener
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -94,7 +95,7 @@ class RunningStep:
         self._progress: ProgressTeller | None = None
         self._progressed_at = self.began_at
         self._usage_before = NO_USAGE
-        """What was spent on its behalf in workers that were lost."""
+        """What was spent on its behalf besides: in workers that were lost, and on mending its output."""
         self._usage_told = NO_USAGE
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -109,17 +110,27 @@ class RunningStep:
         """Whether all went well so far, so that the structured output is to be checked (C20)."""
         return self.spec.output_schema is not None and self.stopped_by is None and self.result.failure is None
 
+    @property
+    def usage(self) -> Usage:
+        """What it has cost so far, as far as that was told."""
+        return self._usage_before + (self._usage_told if self.result.usage is NO_USAGE else self.result.usage)
+
+    def spend(self, usage: Usage) -> None:
+        """Count what was spent on its behalf besides what its agent tells."""
+        self._usage_before += usage
+
     def begin(self) -> None:
         """Tell that the step started, and watch its deadlines."""
         self._listener(
-            StepStarted(task_id=self.spec.task_id, time=self.started_at, session_id=self.session_id, node=self._node)
+            StepStarted(task_id=self.spec.task_id, time=self.started_at, session_id=self.session_id, node=self.node)
         )
         policy = self.spec.policy
         timeout = policy.timeout or self.agent.timeout
         if timeout is not None:
             self._timeout_timer = self._loop.call_later(timeout, self._time_out, timeout)
-        if policy.no_progress_timeout is not None:
-            self._watch_silence(policy.no_progress_timeout)
+        silence = policy.no_progress_timeout or self.agent.no_progress_timeout
+        if silence is not None:
+            self._watch_silence(silence)
 
     def act(self, carry_out: Callable[[RunningStep], Act]) -> None:
         """Have the step carried out, or checked, unless it was stopped before there was anything to stop."""
@@ -138,11 +149,15 @@ class RunningStep:
             return
         self._progressed_at = self._loop.time()
         if self._progress is None:
-            self._progress = ProgressTeller(self._tell_progress)
+            self._progress = ProgressTeller(self.tell)
         self._progress.add(progress)
         if isinstance(progress, TurnFinished):
             self._usage_told = progress.usage
             self._stop_if_spent((self._usage_before + progress.usage).tokens)
+
+    def tell(self, progress: Progress) -> None:
+        """Tell progress as it is, at once."""
+        self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
 
     def stop(self, failure: StepFailure) -> None:
         """Stop the step, unless its result is known, and good enough to be told. The first reason is kept."""
@@ -185,16 +200,13 @@ class RunningStep:
             structured=structured,
             source_anchors=result.source_anchors,
             failure=failure,
-            usage=self._usage_before + (self._usage_told if result.usage is NO_USAGE else result.usage),
+            usage=self.usage,
             attempts=1,
-            node=self._node,
+            node=self.node,
             started_at=self.started_at,
             ended_at=now,
         )
         self._listener(StepEnded(task_id=self.spec.task_id, time=now, outcome=outcome))
-
-    def _tell_progress(self, progress: Progress) -> None:
-        self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
 
     def _stop_if_spent(self, tokens: int) -> None:
         """It may not go on once it has spent more than its cap: so it overshoots by one model call at most (C13)."""

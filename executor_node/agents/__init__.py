@@ -73,6 +73,10 @@ class AgentDefinition:
     """Whether its steps may spend model tokens (C13); None is what its kind usually does."""
     timeout: Seconds | None = None
     """Longest life of one attempt in seconds, for steps whose policy names none; None is no bound."""
+    no_progress_timeout: Seconds | None = None
+    """Longest silence of an attempt in seconds, for steps whose policy names none; None is no bound (F4)."""
+    repair_model: ModelName = ""
+    """Kinds python and command: `provider:model` that mends output which does not satisfy the step's schema (C20)."""
     entry: Entry = ""
     """Kind python: `module:function`."""
     command: Annotated[tuple[Argument, ...], MaxLen(256)] = ()
@@ -104,6 +108,10 @@ class AgentDefinition:
         """Whether a step of kind llm may start processes, which are to end with it."""
         return Tool.SHELL in self.tools or any(server.command for server in self.mcp)
 
+    @property
+    def _calls_a_model(self) -> bool:
+        return self.kind is AgentKind.LLM or bool(self.repair_model)
+
     def describe(self) -> Agent:
         """The agent as the node tells of it."""
         return Agent(
@@ -111,5 +119,5 @@ class AgentDefinition:
             description=self.description,
             kind=self.kind,
             isolation=self.isolation,
-            uses_model=self.kind is AgentKind.LLM if self.uses_model is None else self.uses_model,
+            uses_model=self._calls_a_model if self.uses_model is None else self.uses_model,
         )

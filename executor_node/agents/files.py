@@ -8,6 +8,8 @@
     idempotent: true                 # running a step again does no harm; shared requires it
     uses_model: false                # whether it may spend model tokens; default: true for kind llm, else false
     timeout: 60                      # seconds; default: none
+    no_progress_timeout: 20          # seconds without any progress; default: none
+    repair_model: openai:gpt-5-mini  # mends output that does not satisfy a step's schema; not for kind llm
     entry: outline:outline           # its module is looked for beside the agent files first
     ---
     What it is for, in words.
@@ -67,14 +69,12 @@ _KEYS_OF_ONE_KIND = {
     "env": AgentKind.COMMAND,
     "max_output_bytes": AgentKind.COMMAND,
     "model": AgentKind.LLM,
-    "base_url_env": AgentKind.LLM,
-    "api_key_env": AgentKind.LLM,
-    "settings": AgentKind.LLM,
     "tools": AgentKind.LLM,
     "fetch_hosts": AgentKind.LLM,
     "mcp": AgentKind.LLM,
     "max_steps": AgentKind.LLM,
 }
+_KEYS_OF_MODELS = {"base_url_env", "api_key_env", "settings"}
 OWN_VARIABLES = "FANFOLD_"
 """How the variables begin that are fanfold's own, as a token; agents never see them."""
 
@@ -291,6 +291,7 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
     required = _REQUIRED_KEY.get(kind)
     if required and not getattr(definition, required):
         yield _Wrong(lines.get(required, lines["kind"]), f"`{required}` is required for kind {kind}")
+    yield from _contradictions_of_repair(definition, lines)
     if definition.command and not definition.command[0]:
         yield _Wrong(lines["command[0]"], "`command[0]` must not be empty")
     if definition.isolation is Isolation.SHARED:
@@ -310,6 +311,16 @@ def _contradictions_of_llm(definition: AgentDefinition, lines: Mapping[str, int]
     for index, server in enumerate(definition.mcp):
         if bool(server.command) == (server.url is not None):
             yield _Wrong(lines[f"mcp[{index}]"], f"`mcp[{index}]` must have either `command` or `url`")
+
+
+def _contradictions_of_repair(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[_Wrong]:
+    if definition.repair_model and definition.kind is AgentKind.LLM:
+        yield _Wrong(lines["repair_model"], "`repair_model` is not for kind llm, whose model mends its own answers")
+    if definition.repair_model and definition.uses_model is False:
+        yield _Wrong(lines["uses_model"], "`uses_model` must not be false with a `repair_model`")
+    if not definition.repair_model and definition.kind is not AgentKind.LLM:
+        for key in lines.keys() & _KEYS_OF_MODELS:
+            yield _Wrong(lines[key], f"`{key}` is for kind llm, and for agents with a `repair_model`")
 
 
 def _secrets(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[_Wrong]:

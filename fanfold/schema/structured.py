@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fanfold.errors import FanfoldError
@@ -28,6 +28,12 @@ class Structured:
 
     value: Any = None
     failure: StepFailure | None = None
+
+    def unmended(self, why: str) -> Structured:
+        """The same failure, of a text that could not be mended either."""
+        assert self.failure is not None
+        message = f"{self.failure.message}; nor could a model mend it: {why}"
+        return Structured(failure=replace(self.failure, message=message))
 
     def annotate(self, output: str) -> str:
         """The output, which is kept, with why there is no value (C20, F14)."""

@@ -312,3 +312,9 @@ def kills_its_launcher(spec: AgentStepSpec, context: StepContext) -> str:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(3600)
     return f"never {len(ballast)}"
+
+
+def spends_and_tells(spec: AgentStepSpec, context: StepContext) -> str:
+    """Answers with its prompt, after a call of a model that has cost 100 tokens."""
+    context.turn_finished(1, Usage(input_tokens=80, output_tokens=20, requests=1))
+    return spec.prompt

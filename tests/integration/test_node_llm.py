@@ -274,6 +274,29 @@ async def test_a_tool_server_that_cannot_be_reached_is_a_failure_worth_another_a
     assert not provider.asked
 
 
+@pytest.mark.contract("C6", "F4")
+async def test_a_model_that_falls_silent_stalls_and_a_slow_one_does_not(tmp_path: Path) -> None:
+    """The agent's file says how long it may be silent. Each word is progress; a stream that stays open is none."""
+    warm = Reply(text="warm")
+    slow = Reply(text=" ".join(["word"] * 10), pace=0.6)
+    agents = llm_agent(), llm_agent("watched", no_progress_timeout=3.0)
+    provider_of = running_provider(warm, slow, Reply(text="It is", hangs=True))
+    async with provider_of as provider, node_with(tmp_path, provider, *agents) as node:
+        await node.run("thinker")  # the import of pydantic-ai is silent too
+        slow_one = await node.run("watched")
+        silent = await node.run("watched")
+        patient = node.start("watched", policy=StepPolicy(no_progress_timeout=60.0))
+        await eventually(lambda: len(provider.asked) == 4)
+        assert slow_one.failure is None
+        assert slow_one.ended_at is not None
+        assert slow_one.started_at is not None
+        assert (slow_one.ended_at - slow_one.started_at).total_seconds() > 3.0
+        assert silent.failure is not None
+        assert (silent.failure.code, silent.failure.message) == (FailureCode.STALLED, "no progress for 3 seconds")
+        await asyncio.sleep(3.3)
+        assert not patient.has_ended  # what the step says counts more than the file
+
+
 async def test_fifty_steps_at_once_fit_into_half_a_gigabyte(tmp_path: Path) -> None:
     """They share a worker. Memory that processes have in common is counted once (PSS)."""
     provider_of = running_provider(Reply(text="It is forty two", hangs=True))

@@ -22,14 +22,12 @@ from pydantic_ai.usage import UsageLimits
 
 from executor_node.agents.llm.assignment import Assignment
 from executor_node.agents.llm.calls import Calls
+from executor_node.agents.llm.definition import MAX_REPAIRS
 from executor_node.agents.llm.failures import failure_of
 from executor_node.agents.llm.toolsets import build_toolsets
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 from fanfold.model.step import AgentStepSpec
-
-MAX_REPAIRS = 2
-"""Further calls for an answer that satisfies the schema (C20)."""
 
 
 async def converse(spec: AgentStepSpec, context: Context) -> str:

@@ -28,6 +28,9 @@ class Tool(StrEnum):
     SHELL = "shell"
 
 
+MAX_REPAIRS = 2
+"""Calls of a model for a value that satisfies the schema, after an answer that does not (C20)."""
+
 DEFAULT_TOOLS = (Tool.READ, Tool.LIST, Tool.GLOB, Tool.GREP)
 
 

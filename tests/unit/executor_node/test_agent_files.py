@@ -105,6 +105,13 @@ def test_an_llm_agent_uses_a_model_unless_it_is_said_not_to() -> None:
     assert not replace(agent, uses_model=False).describe().uses_model
 
 
+@pytest.mark.contract("C13", "C20")
+def test_an_agent_whose_output_a_model_mends_uses_one(folder: Path) -> None:
+    agent = load_agent_file(write(folder, COMMAND + "repair_model: openai:m\napi_key_env: KEY\n"))
+    assert (agent.repair_model, agent.api_key_env) == ("openai:m", "KEY")
+    assert agent.describe().uses_model
+
+
 def test_a_command_agent_has_the_defaults(folder: Path) -> None:
     agent = load_agent_file(write(folder, COMMAND))
     assert (agent.prompt, agent.output, agent.env, agent.max_output_bytes) == (
@@ -196,6 +203,22 @@ WRONG = {
     "command for python": (PYTHON + "command: [ls]\n", "6: `command` is for kind command, not for kind python"),
     "entry for command": (COMMAND + "entry: a:b\n", "6: `entry` is for kind python, not for kind command"),
     "model for command": (COMMAND + "model: openai:m\n", "6: `model` is for kind llm, not for kind command"),
+    "repair model that is none": (
+        PYTHON + "repair_model: gpt-5\n",
+        "6: `repair_model` must be `provider:model`, as `openai:gpt-5` or `anthropic:claude-sonnet-5`",
+    ),
+    "repair model for llm": (
+        "name: a\ndescription: d\nkind: llm\nmodel: openai:m\nrepair_model: openai:m\n",
+        "6: `repair_model` is not for kind llm, whose model mends its own answers",
+    ),
+    "key for no model": (
+        COMMAND + "api_key_env: KEY\n",
+        "6: `api_key_env` is for kind llm, and for agents with a `repair_model`",
+    ),
+    "repair without a model": (
+        COMMAND + "repair_model: openai:m\nuses_model: false\n",
+        "7: `uses_model` must not be false with a `repair_model`",
+    ),
     "env with a value": (COMMAND + "env: [A=b]\n", "6: `env[0]` must be the name of an environment variable"),
     "env with a secret of ours": (
         COMMAND + "env: [HOME, FANFOLD_TOKEN]\n",
