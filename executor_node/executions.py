@@ -14,7 +14,7 @@ import structlog
 
 from executor_node.admission import Admission, Limits
 from executor_node.agents import AgentDefinition
-from executor_node.agents.command import CommandAgents
+from executor_node.agents.command.agents import CommandAgents
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
 from executor_node.running import Act, RunningStep

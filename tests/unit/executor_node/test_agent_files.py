@@ -14,7 +14,8 @@ import pytest
 
 from executor_node.agents import AgentDefinition, OutputForm, PromptBy
 from executor_node.agents.builtin import BUILTIN_AGENTS
-from executor_node.agents.files import MAX_AGENT_FILE_BYTES, load_agent_file, load_agents
+from executor_node.agents.files import load_agent_file, load_agents
+from executor_node.agents.front_matter import MAX_AGENT_FILE_BYTES
 from executor_node.agents.llm.definition import McpServer, ModelSettings, Tool
 from executor_node.workspace import Workspace
 from fanfold.agent import AgentFailed

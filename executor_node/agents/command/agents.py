@@ -16,7 +16,7 @@ from pathlib import Path
 
 from executor_node.admission import Limits
 from executor_node.agents import OutputForm, PromptBy
-from executor_node.agents.lines import JsonLines
+from executor_node.agents.command.own import JsonLines
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
 from executor_node.supervisor.pipe import Pipe, Tail

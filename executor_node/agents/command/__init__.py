@@ -1,0 +1,1 @@
+"""Agents of kind command: any program."""
