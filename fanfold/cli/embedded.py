@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import socket
-import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import yaml
-
 from fanfold.cli.child import Child
 from fanfold.cli.serve import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
+from fanfold.cli.service import Service
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodeState
 from fanfold.rpc.addresses import LOOPBACK
@@ -33,13 +30,6 @@ DRAIN_SECONDS = 2.0
 
 STOP_SECONDS = 15.0
 """After this a service that was asked to stop is killed; more than it takes to stop a step that will not."""
-
-MAX_RESTARTS = 5
-RESTARTS_SECONDS = 60.0
-"""A node that dies is started again, but not more than so often in that time."""
-
-_LEFTOVERS_SECONDS = 5.0
-"""What is left of a node that was killed may hold its port a little longer."""
 
 _MAX_CONCURRENT_STEPS = 64
 
@@ -79,39 +69,38 @@ class EmbeddedMesh:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._coordinator: Child | None = None
-        self._registry: Child | None = None
-        self._nodes: list[Child] = []
+        self._coordinator: Service | None = None
+        self._registry: Service | None = None
+        self._nodes: list[Service] = []
         self._resources = ExitStack()
 
     @property
     def server(self) -> str:
         """The coordinator's address, as host:port."""
         assert self._coordinator is not None
-        return self._coordinator.address
+        return self._coordinator.child.address
 
     @property
     def registry(self) -> str:
         """The job registry's address, as host:port."""
         assert self._registry is not None
-        return self._registry.address
+        return self._registry.child.address
 
     @property
     def services(self) -> list[Child]:
-        """All services that were started, those that give work out first."""
-        return [child for child in (self._coordinator, *self._nodes, self._registry) if child is not None]
+        """The processes of all services, those that give work out first."""
+        return [service.child for service in self._started]
+
+    @property
+    def _started(self) -> list[Service]:
+        return [service for service in (self._coordinator, *self._nodes, self._registry) if service is not None]
 
     async def keep_up(self, told: Callable[[str], None]) -> Child:
-        """Start nodes that end by themselves again, and tell it, until there is a death that is final.
+        """Start services that end by themselves again, and tell it, until one has died too often lately.
 
-        That is the death of another service, or of a node that has died too often lately. Returns that service.
+        Returns what that was.
         """
-        assert self._coordinator is not None
-        assert self._registry is not None
-        watches = [
-            *(asyncio.create_task(self._keep_node_up(index, told)) for index in range(len(self._nodes))),
-            *(asyncio.create_task(_death_of(child)) for child in (self._coordinator, self._registry)),
-        ]
+        watches = [asyncio.create_task(service.keep_up(told)) for service in self._started]
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
@@ -119,22 +108,6 @@ class EmbeddedMesh:
             for watch in watches:
                 watch.cancel()
             await asyncio.wait(watches)
-
-    async def _keep_node_up(self, index: int, told: Callable[[str], None]) -> Child:
-        restarts: deque[float] = deque(maxlen=MAX_RESTARTS)
-        while True:
-            node = await _death_of(self._nodes[index])
-            if len(restarts) == MAX_RESTARTS and time.monotonic() - restarts[0] < RESTARTS_SECONDS:
-                return node
-            restarts.append(time.monotonic())
-            told(f"{node.end()}; starting it again")
-            await node.wait_until_gone(_LEFTOVERS_SECONDS)
-            at = {"listen": node.address, "metrics_listen": node.metrics} if node.address else {}
-            self._nodes[index] = await self._serve(
-                EXECUTOR_NODE, node.name, {**self._node_settings(), **at}, again=True
-            )
-            with suppress(FailedPrecondition):  # the next turn tells why
-                await self._nodes[index].wait_until_ready()
 
     async def __aenter__(self) -> Self:
         try:
@@ -162,7 +135,7 @@ class EmbeddedMesh:
         self._registry = await self._serve(JOB_REGISTRY, JOB_REGISTRY, at)
         if not plan.registry_port:
             await self._registry.wait_until_ready()
-        registry = self._registry.address or f"{LOOPBACK}:{plan.registry_port}"
+        registry = self._registry.child.address or f"{LOOPBACK}:{plan.registry_port}"
         settings = {
             "listen": f"{LOOPBACK}:{plan.port}",
             "journal": {"path": str(folder / "journal.db")},
@@ -175,8 +148,8 @@ class EmbeddedMesh:
             self._nodes.append(await self._serve(EXECUTOR_NODE, f"node-{number}", self._node_settings()))
         from fanfold.clients.coordinator import CoordinatorClient  # noqa: PLC0415 - while the nodes start
 
-        for child in (*([] if self._registry.address else [self._registry]), *self._nodes):
-            await child.wait_until_ready()
+        for service in (*([self._registry] if plan.registry_port else []), *self._nodes):
+            await service.wait_until_ready()
         async with CoordinatorClient(self.server) as client:
             await self._wait_for_links(client)
 
@@ -194,37 +167,34 @@ class EmbeddedMesh:
             settings["capacity"] = {"concurrency_hint": plan.hint, "max_concurrent_steps": most}
         return settings
 
-    async def _serve(self, service: str, name: str, settings: Mapping[str, Any], *, again: bool = False) -> Child:
+    async def _serve(self, kind: str, name: str, settings: Mapping[str, Any]) -> Service:
         everywhere = {
             "listen": f"{LOOPBACK}:0",
             "metrics_listen": f"{LOOPBACK}:0",
             "drain_grace": DRAIN_SECONDS,
             "exit_with_parent": True,
         }
-        if service != JOB_REGISTRY:
+        if kind != JOB_REGISTRY:
             everywhere["name"] = name
-        file = self.plan.data_dir / f"{name}.yaml"
-        file.write_text(yaml.safe_dump({**everywhere, **settings}, sort_keys=False), "utf-8")
-        log = file.with_suffix(".log")
-        if not again:
-            log.write_bytes(b"")
-        return await Child.start(name, [service, "--config", str(file)], log=log)
+        service = Service(kind, name, {**everywhere, **settings}, self.plan.data_dir)
+        await service.start()
+        return service
 
     async def _wait_for_links(self, client: CoordinatorClient) -> None:
         """Wait until the coordinator can place steps on every node."""
         states: dict[str, NodeState] = {}
         async for change in client.watch_nodes():
             states |= {view.address: view.state for view in change.nodes}
-            if all(states.get(node.address) is NodeState.READY for node in self._nodes):
+            if all(states.get(node.child.address) is NodeState.READY for node in self._nodes):
                 return
 
     async def _stop(self) -> None:
         try:
             if self._coordinator is not None:
-                await self._coordinator.stop(STOP_SECONDS)
-            await asyncio.gather(*(node.stop(STOP_SECONDS) for node in self._nodes))
+                await self._coordinator.child.stop(STOP_SECONDS)
+            await asyncio.gather(*(node.child.stop(STOP_SECONDS) for node in self._nodes))
             if self._registry is not None:
-                await self._registry.stop(STOP_SECONDS)
+                await self._registry.child.stop(STOP_SECONDS)
         finally:
             await asyncio.gather(*(child.kill() for child in self.services))
             self._resources.close()
@@ -241,11 +211,6 @@ class EmbeddedMesh:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FailedPrecondition(f"another mesh is using {folder}; choose another folder with --data-dir") from None
-
-
-async def _death_of(child: Child) -> Child:
-    await asyncio.wait([child.ended])
-    return child
 
 
 def _refuse_taken(port: int, option: str) -> None:

@@ -360,17 +360,37 @@ def process_of(up: Up, service: str) -> psutil.Process:
     return next(child for child in psutil.Process(up.process.pid).children() if settings in child.cmdline())
 
 
-@pytest.mark.contract("F17")
-@pytest.mark.parametrize("service", ["coordinator", "job-registry"])
-def test_a_service_that_dies_is_named_and_the_rest_is_stopped(tmp_path: Path, service: str) -> None:
-    with started(tmp_path, "--nodes", "1") as up:
-        processes = up.processes()
-        process_of(up, service).kill()
-        assert up.process.wait(DEADLINE) == 1
-        assert not living(processes)
+@pytest.mark.contract("C19")
+def test_a_coordinator_and_a_registry_that_die_are_started_again_and_runs_go_on(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "1", "--enable-shell") as up:
+        command = "echo > $$.started; until [ -e go ]; do sleep 0.05; done; echo done"
+        with begun_parallel(up, *[("shell", command)] * 2, options=("--json", "--workflow-id", "w")) as client:
+            until(lambda: len(list(up.workspace.glob("*.started"))) == 2, "all steps run")
+            for service in ("coordinator", "job-registry"):
+                process_of(up, service).kill()
+                until(partial(has_lived, up, service, 2), f"the {service} is back")
+            (up.workspace / "go").touch()
+            out, err = client.communicate(timeout=DEADLINE)
+        assert client.returncode == 0, err
+        assert [outcome["output"] for outcome in json.loads(out)["outcomes"]] == ["done\n"] * 2
+        assert len(list(up.workspace.glob("*.started"))) == 2, "no step was begun again"
+        until(lambda: fanfold("nodes", server=up.server).stdout.count("ready") == 1, "the node has come back")
+        detached = fanfold("parallel", "-", "--detach", server=up.server, text=json.dumps(steps(("noop", "x"))))
+        assert detached.returncode == 0, detached.stderr
+        jobs = subprocess.run(
+            [*FANFOLD, "jobs", "wait", detached.stdout.split()[0]],
+            env={**environment(up.server), "FANFOLD_REGISTRY": up.address_of("job-registry")},
+            capture_output=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert jobs.returncode == 0, jobs.stderr
         told = (tmp_path / "up.err").read_text()
-        assert f"Error: {service} was killed by SIGKILL" in told
-        assert "listening" in told
+        assert told.endswith(
+            "coordinator was killed by SIGKILL; starting it again\n"
+            "job-registry was killed by SIGKILL; starting it again\n"
+        )
+        assert up.process.poll() is None
 
 
 @pytest.mark.contract("C12", "F3")
@@ -407,8 +427,10 @@ def run_steps_of(up: Up, *pairs: tuple[str, str]) -> list[dict[str, object]]:
     return outcomes
 
 
-def test_a_node_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.contract("F17")
+def test_a_service_that_dies_again_and_again_is_given_up_and_the_rest_is_stopped(tmp_path: Path) -> None:
     with started(tmp_path, "--nodes", "1") as up:
+        others = [process_of(up, "coordinator"), process_of(up, "job-registry")]
         for number in range(6):
             until(partial(has_lived, up, "node-1", number + 1), "the node is up")
             process_of(up, "node-1").kill()
@@ -416,6 +438,8 @@ def test_a_node_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
         told = (tmp_path / "up.err").read_text()
         assert told.count("node-1 was killed by SIGKILL; starting it again\n") == 5
         assert "Error: node-1 was killed by SIGKILL; the end of " in told
+        assert "listening" in told
+        assert not living(others)
 
 
 def has_lived(up: Up, service: str, times: int) -> bool:
