@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -17,11 +16,12 @@ from executor_node.config import ExecutorNodeConfig
 from executor_node.executions import Executions
 from executor_node.keeping import Keeping
 from executor_node.metrics import StatusCollector
+from executor_node.places import places_of
 from executor_node.servicer import ExecutorNodeServicer, service
 from executor_node.supervisor.client import Supervision
 from fanfold.background import background
 from fanfold.clients.announcer import keep_announcing
-from fanfold.errors import InvalidArgument, Unavailable
+from fanfold.errors import Unavailable
 from fanfold.model.node import Node
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
@@ -43,7 +43,7 @@ async def running(
         InvalidArgument: something in the configuration or in an agent file is wrong.
         FailedPrecondition: an address is not loopback, or is taken.
     """
-    workspace = _workspace_of(config)
+    places = places_of(config)
     coordinators = [parse_address(each, field=f"announce_to[{index}]") for index, each in enumerate(config.announce_to)]
     agents = load_agents(config.agents.directory, builtin=config.agents.builtin, shell=config.agents.shell)
     registry = CollectorRegistry()
@@ -57,8 +57,7 @@ async def running(
                 agents=agents,
                 supervision=supervision,
                 validator=validator,
-                workspace=workspace,
-                agents_directory=config.agents.directory,
+                places=places,
                 environment=environment,
                 limits=Limits(
                     concurrency_hint=config.capacity.concurrency_hint,
@@ -134,10 +133,3 @@ class _Identity:
             status=self._executions.status(),
             version=fanfold.__version__,
         )
-
-
-def _workspace_of(config: ExecutorNodeConfig) -> Path:
-    workspace = config.workspace.resolve()
-    if not workspace.is_dir():
-        raise InvalidArgument.of_field("workspace", f"must be a folder; {workspace} is none")
-    return workspace

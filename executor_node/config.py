@@ -36,6 +36,8 @@ class Agents(_Section):
     """Whether to offer the built-in agents."""
     shell: bool = False
     """Whether to offer the built-in `shell`, which runs any command."""
+    scratch: Path | None = None
+    """Folder in which steps get copies and worktrees of the workspace; by default that for temporary files."""
 
 
 class StepLimits(_Section):

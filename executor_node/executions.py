@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,6 +16,7 @@ from executor_node.agents import AgentDefinition
 from executor_node.agents.command.agents import CommandAgents
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
+from executor_node.places import Places
 from executor_node.running import Act, RunningStep
 from executor_node.schemas import Schemas
 from executor_node.supervisor.client import Supervision
@@ -51,8 +51,7 @@ class Executions:
         agents: what the node offers, by name.
         supervision: the connection to the supervisor, entered before this and left after it.
         validator: checks schemas and structured output.
-        workspace: the folder that steps see.
-        agents_directory: where modules of Python agents are looked for, besides what is installed.
+        places: the folders that steps see, and those for what they need.
         environment: where commands' variables come from; each sees those that its agent file names.
         limits: how many steps the node takes, and what each of them may.
     """
@@ -64,8 +63,7 @@ class Executions:
         agents: Mapping[str, AgentDefinition],
         supervision: Supervision,
         validator: SchemaValidator,
-        workspace: Path,
-        agents_directory: Path | None,
+        places: Places,
         environment: Mapping[str, str],
         limits: Limits,
     ) -> None:
@@ -74,8 +72,11 @@ class Executions:
         self._supervision = supervision
         self._admission = Admission(limits.max_concurrent_steps)
         self._limits = limits
-        self._python = PythonAgents(supervision, workspace=workspace, directory=agents_directory, limits=limits)
-        self._commands = CommandAgents(supervision, workspace=workspace, environment=environment, limits=limits)
+        workspace = places.workspace
+        self._python = PythonAgents(supervision, workspace=workspace, directory=places.agents, limits=limits)
+        self._commands = CommandAgents(
+            supervision, workspace=workspace, environment=environment, limits=limits, scratch=places.scratch
+        )
         self._llm = LlmAgents(
             supervision, workspace=workspace, environment=environment, limits=limits, validator=validator
         )
@@ -96,6 +97,7 @@ class Executions:
         self._loop = asyncio.get_running_loop()
         await self._schemas.__aenter__()
         await self._llm.__aenter__()
+        await self._commands.__aenter__()
         return self
 
     async def __aexit__(
@@ -105,6 +107,7 @@ class Executions:
             await self.drain(0)
             await self._python.close()
             await self._llm.__aexit__(None, None, None)
+            await self._commands.__aexit__(None, None, None)
         finally:
             await self._schemas.__aexit__(None, None, None)
 

@@ -159,6 +159,10 @@ class RunningStep:
         """Tell progress as it is, at once."""
         self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
 
+    def stirred(self) -> None:
+        """The agent gets on, though there is nothing to tell."""
+        self._progressed_at = self._loop.time()
+
     def stop(self, failure: StepFailure) -> None:
         """Stop the step, unless its result is known, and good enough to be told. The first reason is kept."""
         if self.stopped_by is None and (not self._is_settled or self.has_to_satisfy_schema):
@@ -193,7 +197,7 @@ class RunningStep:
         now = datetime.now(UTC)
         outcome = StepOutcome(
             task_id=self.spec.task_id,
-            session_id=self.session_id,
+            session_id=result.session_id or self.session_id,
             agent=self.spec.agent,
             output=result.output,
             success=failure is None,

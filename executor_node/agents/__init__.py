@@ -6,11 +6,19 @@ Worker processes import this; it stays light.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
+from executor_node.agents.command.definition import (
+    Access,
+    EventRule,
+    Keep,
+    OutputForm,
+    Preset,
+    PromptBy,
+    WorkspaceUse,
+)
 from executor_node.agents.llm.definition import (
     DEFAULT_SETTINGS,
     DEFAULT_TOOLS,
@@ -21,22 +29,8 @@ from executor_node.agents.llm.definition import (
     Tool,
 )
 from executor_node.agents.words import Argument, VariableName
-from fanfold.model.checks import Count, Exact, Flag, Line, Must, Seconds
+from fanfold.model.checks import Count, Exact, Flag, Line, Must, OneLine, Seconds
 from fanfold.model.node import Agent, AgentKind, Isolation
-
-
-class PromptBy(StrEnum):
-    """How a command gets the prompt: on its standard input, or as one more argument at the end."""
-
-    ARGUMENT = "argument"
-    STDIN = "stdin"
-
-
-class OutputForm(StrEnum):
-    """What a command writes to its standard output: text, or one JSON value a line."""
-
-    TEXT = "text"
-    JSON_LINES = "json-lines"
 
 
 def _is_kebab_case(text: str) -> bool:
@@ -80,15 +74,25 @@ class AgentDefinition:
     entry: Entry = ""
     """Kind python: `module:function`."""
     command: Annotated[tuple[Argument, ...], MaxLen(256)] = ()
-    """Kind command: program and arguments. It runs in the step's workspace."""
+    """Kind command: program and arguments. With a preset, where its program is to be found; its arguments follow."""
+    preset: Preset | None = None
+    """Kind command: a coding agent whose arguments and output are known."""
+    access: Access = Access.READ
+    """What the coding agent of a preset may do unasked."""
     prompt: PromptBy = PromptBy.STDIN
     output: OutputForm = OutputForm.TEXT
+    events: Annotated[tuple[EventRule, ...], MaxLen(64)] = ()
+    """How the JSON that the command writes is read; nothing is fanfold's own form."""
+    workspace: WorkspaceUse = WorkspaceUse.SHARED
+    """Where the command works."""
+    keep: Keep = Keep.NEVER
+    """Whether a folder of its own is kept."""
     env: Annotated[tuple[VariableName, ...], MaxLen(256)] = ()
     """Variables of the node's environment that the command sees; no others."""
     max_output_bytes: Annotated[Count, Ge(1)] | None = None
     """Most that the command may write to its standard output; None is the node's limit, which it cannot exceed."""
-    model: ModelName = ""
-    """Kind llm: `provider:model`."""
+    model: Annotated[str, Exact(), MaxLen(256), OneLine] = ""
+    """Kind llm: `provider:model`. With a preset, as its coding agent names it."""
     base_url_env: VariableName | None = None
     """Variable of the node's environment with the provider's address; None is `PROVIDER_BASE_URL`, if there is one."""
     api_key_env: VariableName | None = None
@@ -110,7 +114,7 @@ class AgentDefinition:
 
     @property
     def _calls_a_model(self) -> bool:
-        return self.kind is AgentKind.LLM or bool(self.repair_model)
+        return self.kind is AgentKind.LLM or self.preset is not None or bool(self.repair_model)
 
     def describe(self) -> Agent:
         """The agent as the node tells of it."""

@@ -18,10 +18,20 @@ Kind python takes `entry`, a function `(spec, context) -> result` (see `fanfold.
 must be async. Kind command takes instead:
 
     command: [git, log, --oneline]   # program and arguments; runs in the workspace
-    prompt: argument                 # stdin (default), or argument: the prompt becomes the last argument
-    output: text                     # text (default), or json-lines
+    prompt: argument                 # stdin (default), json: the whole spec there, argument: it is the last argument
+    output: text                     # text (default), json or json-lines
+    events: [{when: {type: a}, text: b.c}]  # how its JSON is read; default: fanfold's own form
     env: [HOME, PATH]                # variables of the node it sees; default: none
     max_output_bytes: 65536          # default: the node's limit, which it cannot exceed
+    workspace: worktree              # shared (default), or a copy or git worktree for each step
+    keep: on-failure                 # never (default): whether that is kept
+
+or, instead of command, prompt, output and events, a coding agent that is known, told its instructions by the body:
+
+    preset: claude-code              # claude-code, codex, gemini or opencode
+    command: [/opt/bin/claude]       # where it is, and first arguments; default: its usual name
+    access: write                    # read (default), write or full: what it may do unasked
+    model: opus                      # default: its own
 
 Kind llm takes instead, and its body is what the model is told first:
 
@@ -47,8 +57,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS, SHELL
+from executor_node.agents.command.checks import contradictions as contradictions_of_command
 from executor_node.agents.front_matter import FileWrong, FrontMatter, Wrong, line_of, parse, read_file, split
-from executor_node.agents.llm.definition import Tool
+from executor_node.agents.llm.definition import PROVIDER_AND_MODEL, Tool, is_provider_and_model
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.validation import violations_of
@@ -61,7 +72,11 @@ _KEYS_OF_ONE_KIND = {
     "output": AgentKind.COMMAND,
     "env": AgentKind.COMMAND,
     "max_output_bytes": AgentKind.COMMAND,
-    "model": AgentKind.LLM,
+    "preset": AgentKind.COMMAND,
+    "access": AgentKind.COMMAND,
+    "events": AgentKind.COMMAND,
+    "workspace": AgentKind.COMMAND,
+    "keep": AgentKind.COMMAND,
     "tools": AgentKind.LLM,
     "fetch_hosts": AgentKind.LLM,
     "mcp": AgentKind.LLM,
@@ -161,21 +176,25 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
         if _KEYS_OF_ONE_KIND.get(key, kind) is not kind:
             yield Wrong(line, f"`{key}` is for kind {_KEYS_OF_ONE_KIND[key]}, not for kind {kind}")
     required = _REQUIRED_KEY.get(kind)
-    if required and not getattr(definition, required):
+    if required and not getattr(definition, required) and definition.preset is None:
         yield Wrong(lines.get(required, lines["kind"]), f"`{required}` is required for kind {kind}")
     yield from _contradictions_of_repair(definition, lines)
-    if definition.command and not definition.command[0]:
-        yield Wrong(lines["command[0]"], "`command[0]` must not be empty")
     if definition.isolation is Isolation.SHARED:
         if kind is AgentKind.COMMAND:
             yield Wrong(lines["isolation"], f"isolation shared is for kind python, not for kind {kind}")
         elif kind is AgentKind.PYTHON and not definition.idempotent:
             yield Wrong(lines["isolation"], "isolation shared requires `idempotent: true`")
+    if definition.model and kind is AgentKind.PYTHON:
+        yield Wrong(lines["model"], "`model` is for kind llm, not for kind python")
+    if kind is AgentKind.COMMAND:
+        yield from contradictions_of_command(definition, lines)
     if kind is AgentKind.LLM:
         yield from _contradictions_of_llm(definition, lines)
 
 
 def _contradictions_of_llm(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[Wrong]:
+    if definition.model and not is_provider_and_model(definition.model):
+        yield Wrong(lines["model"], f"`model` must {PROVIDER_AND_MODEL}")
     if Tool.FETCH in definition.tools and not definition.fetch_hosts:
         yield Wrong(lines["tools"], "the tool `fetch` requires `fetch_hosts`")
     if definition.starts_processes and definition.isolation is Isolation.SHARED:

@@ -98,6 +98,8 @@ class Result:
     usage: Usage = NO_USAGE
     source_anchors: tuple[SourceAnchor, ...] = ()
     failure: StepFailure | None = None
+    session_id: str = ""
+    """The agent's own name for its session, if it has told one."""
 
     @classmethod
     def of_failure(cls, code: FailureCode, message: str, *, retryable: bool = False) -> Result:

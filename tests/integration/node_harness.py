@@ -12,8 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from executor_node.admission import Limits
-from executor_node.agents import AgentDefinition, OutputForm, PromptBy
+from executor_node.agents import AgentDefinition
+from executor_node.agents.command.definition import EventRule, Keep, OutputForm, PromptBy, WorkspaceUse
 from executor_node.executions import Executions
+from executor_node.places import Places
 from executor_node.supervisor import linux
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.liveness import SILENCE_LIMIT
@@ -136,6 +138,9 @@ def command_agent(
     output: OutputForm = OutputForm.TEXT,
     env: tuple[str, ...] = (),
     max_output_bytes: int | None = None,
+    events: tuple[EventRule, ...] = (),
+    workspace: WorkspaceUse = WorkspaceUse.SHARED,
+    keep: Keep = Keep.NEVER,
 ) -> AgentDefinition:
     return AgentDefinition(
         name=name,
@@ -146,6 +151,9 @@ def command_agent(
         output=output,
         env=env,
         max_output_bytes=max_output_bytes,
+        events=events,
+        workspace=workspace,
+        keep=keep,
     )
 
 
@@ -171,6 +179,7 @@ async def running_node(
     output_bytes: int = 2**20,
     shared_workers: int = 1,
     silence_limit: float = SILENCE_LIMIT,
+    scratch: Path | None = None,
 ) -> AsyncIterator[NodeUnderTest]:
     """A node that works in `workspace`, offers `agents` and all of `node_agents`, and leaves no process behind."""
     limits = Limits(
@@ -190,8 +199,7 @@ async def running_node(
             agents={agent.name: agent for agent in (SHELL, *offered_agents(), *agents)},
             supervision=supervision,
             validator=validator,
-            workspace=workspace,
-            agents_directory=HERE,
+            places=Places(workspace=workspace, agents=HERE, scratch=scratch),
             environment=environment,
             limits=limits,
         ) as executions,

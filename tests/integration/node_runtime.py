@@ -14,6 +14,7 @@ from pathlib import Path
 
 from executor_node.admission import Limits
 from executor_node.executions import Executions
+from executor_node.places import Places
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.inheritance import exec_supervised, inherited_environment
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent
@@ -55,8 +56,7 @@ async def run(workspace: str, *steps: str) -> None:
             agents={agent.name: agent for agent in (SHELL, *offered_agents())},
             supervision=supervision,
             validator=validator,
-            workspace=Path(workspace),
-            agents_directory=HERE,
+            places=Places(workspace=Path(workspace), agents=HERE),
             environment=environment,
             limits=Limits(stop_grace=0.3),
         ) as executions,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents import OutputForm
+from executor_node.agents.command.definition import OutputForm
 from fanfold.model.step import FailureCode, StepFailure, StepPolicy, Usage
 from integration.node_harness import command_agent, running_node
 

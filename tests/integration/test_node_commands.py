@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents import OutputForm, PromptBy
 from executor_node.agents.command.agents import MAX_ARGUMENT_BYTES
+from executor_node.agents.command.definition import EventRule, OutputForm, PromptBy
 from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
 from integration.node_harness import command_agent, find_processes, new_marker, running_node
 
@@ -243,3 +243,72 @@ async def test_the_last_json_line_is_the_result_if_none_says_that_it_is(tmp_path
     async with running_node(tmp_path, agent) as node:
         assert (await node.run("lines", r'{"a":1}\n\n{"a":2}\n{"text":"bye"}')).output == '{"a": 2}'
         assert (await node.run("lines", "no JSON at all")).output == "no JSON at all"
+
+
+@pytest.mark.contract("C1")
+async def test_a_command_can_get_the_whole_spec_as_json(tmp_path: Path) -> None:
+    async with running_node(tmp_path, command_agent("cat", "cat", prompt=PromptBy.JSON)) as node:
+        outcome = await node.run("cat", "é\0", policy=StepPolicy(max_tokens=7), schema={"type": "object"})
+    spec = json.loads(outcome.output)
+    assert (spec["task_id"], spec["agent"], spec["prompt"], spec["max_steps"]) == ("task-0", "cat", "é\0", 50)
+    assert (spec["output_schema"], spec["policy"]["max_tokens"]) == ({"type": "object"}, 7)
+    assert outcome.structured == spec
+
+
+async def test_one_json_value_is_the_result_or_says_where_it_is(tmp_path: Path) -> None:
+    rule = EventRule(result="answer.text", session="id", input_tokens="cost.in", output_tokens="cost.out")
+    agents = (
+        command_agent("plain", "printf", "%s", output=OutputForm.JSON, env=("PATH",)),
+        command_agent("mapped", "printf", "%s", output=OutputForm.JSON, env=("PATH",), events=(rule,)),
+    )
+    async with running_node(tmp_path, *agents) as node:
+        plain = await node.run("plain", '{"a": [1]}', schema={"required": ["a"]})
+        assert plain.structured == {"a": [1]}
+        assert (await node.run("plain", "no JSON")).output == "no JSON"
+        mapped = await node.run("mapped", '{"id": "s-1", "answer": {"text": "yes"}, "cost": {"in": 3, "out": 2}}')
+    assert (mapped.output, mapped.session_id) == ("yes", "s-1")
+    assert mapped.usage == Usage(input_tokens=3, output_tokens=2)
+
+
+@pytest.mark.contract("C4", "C11")
+async def test_lines_of_any_form_are_read_as_the_agent_file_says(tmp_path: Path) -> None:
+    rules = (
+        EventRule(when={"type": "says", "final": False}, text="parts.0.text"),
+        EventRule(when={"type": "used"}, tool="name", success="ok", detail="what", source="path", lines="lines"),
+        EventRule(when={"type": "cost"}, input_tokens="in", output_tokens="out", adds=True),
+        EventRule(when={"type": "end"}, result="value", session="session", error="problem"),
+    )
+    lines = [
+        {"type": "says", "final": False, "parts": [{"text": "Hm."}]},
+        {"type": "says", "final": 0, "parts": [{"text": "not told"}]},
+        {"type": "used", "name": "read", "ok": True, "what": "w", "path": "a.txt", "lines": "2-3"},
+        {"type": "used", "name": "read", "ok": False, "path": "b.txt"},
+        {"type": "cost", "in": 10, "out": 1},
+        {"type": "cost", "in": 20, "out": 2},
+        {"type": "end", "value": {"x": 1}, "session": "s-2", "problem": None},
+    ]
+    (tmp_path / "lines").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    agent = command_agent("mapped", "/bin/cat", output=OutputForm.JSON_LINES, events=rules)
+    async with running_node(tmp_path, agent) as node:
+        life = node.start("mapped", "lines")
+        outcome = await life.outcome()
+        (tmp_path / "broken").write_text('{"type": "end", "problem": "it is late"}\n')
+        broken = await node.run("mapped", "broken")
+    assert (outcome.success, outcome.output, outcome.session_id) == (True, '{"x": 1}', "s-2")
+    assert outcome.usage == Usage(input_tokens=30, output_tokens=3, requests=2)
+    assert outcome.source_anchors == (SourceAnchor(tool="read", url_or_path="a.txt", lines="2-3"),)
+    assert [each for each in life.progress if isinstance(each, ToolFinished)] == [
+        ToolFinished(name="read", success=True, detail="w"),
+        ToolFinished(name="read", success=False),
+    ]
+    assert "".join(each.text for each in life.progress if isinstance(each, TextWritten)) == "Hm."
+    assert broken.failure is not None
+    assert (broken.failure.code, broken.failure.message) == (FailureCode.AGENT_FAILED, "it is late")
+
+
+async def test_what_a_failure_tells_has_no_secrets_that_the_command_was_given(tmp_path: Path) -> None:
+    agent = command_agent("leaks", "/bin/sh", "-c", 'echo "bad key $MY_API_KEY" >&2; exit 1', env=("MY_API_KEY",))
+    async with running_node(tmp_path, agent, environment={"MY_API_KEY": "sk-123456"}) as node:
+        outcome = await node.run("leaks")
+    assert outcome.failure is not None
+    assert outcome.failure.message == "exit code 1: bad key ***"

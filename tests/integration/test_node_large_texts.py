@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents import PromptBy
+from executor_node.agents.command.definition import PromptBy
 from fanfold.model.step import FailureCode
 from integration.node_harness import Life, command_agent, eventually, running_node
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from executor_node.agents import AgentDefinition, PromptBy
+from executor_node.agents import AgentDefinition
+from executor_node.agents.command.definition import PromptBy
 from fanfold.model.node import AgentKind, Isolation
 
 SHELL = "shell"

@@ -1,133 +1,210 @@
-"""Agents of kind command: any program. It gets the prompt as an argument or on its standard input.
+"""The runtime's side of agents of kind command: carries out steps by running programs.
 
-All that it writes to its standard output is the step's output, or what `lines` makes of it. A program that exits with 0
-has succeeded, also one that wrote nothing (C2). It sees the variables of the node's environment that its agent file
-names, and no others.
+A program that exits with 0 has succeeded, also one that wrote nothing (C2), unless what it writes says otherwise. It
+sees the variables of the node's environment that its agent file names, and no others.
 """
 
 from __future__ import annotations
 
-import codecs
-import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
 
 from executor_node.admission import Limits
-from executor_node.agents import OutputForm, PromptBy
-from executor_node.agents.command.own import JsonLines
+from executor_node.agents import AgentDefinition
+from executor_node.agents.command.definition import Keep, OutputForm, PromptBy, WorkspaceUse
+from executor_node.agents.command.failures import without_secrets
+from executor_node.agents.command.folders import NO_GARBAGE_COLLECTION, Folder, Folders
+from executor_node.agents.command.mapped import MappedForm
+from executor_node.agents.command.own import OwnForm
+from executor_node.agents.command.program import Program
+from executor_node.agents.command.readers import Lines, OneValue, Reader, Text
+from executor_node.agents.command.report import Report
 from executor_node.running import RunningStep
-from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
-from executor_node.supervisor.pipe import Pipe, Tail
-from executor_node.supervisor.protocol import Launch, write_memory_file
+from executor_node.supervisor.client import Supervision
+from executor_node.supervisor.protocol import Launch
 from executor_node.workers.messages import Result
-from fanfold.model.step import FailureCode, StepFailure, TextWritten
+from fanfold.agent import AgentFailed
+from fanfold.model.step import FailureCode, StepFailure
+from fanfold.model.validation import spec_to_json
 
 MAX_ARGUMENT_BYTES = 128 * 2**10 - 1
 """The kernel's limit for one argument of a program."""
 
-_TAIL_BYTES = 2048
-_PAUSE_SECONDS = 0.01
+log = structlog.get_logger(__name__)
 
 
 class CommandAgents:
-    """Carries out steps by running programs."""
+    """Carries out steps by running programs. An async context manager; leave it when no step runs any more.
+
+    Args:
+        supervision: what launches programs.
+        workspace: the node's workspace.
+        environment: where programs' variables come from.
+        limits: what one step may take.
+        scratch: where copies and worktrees of the workspace are made; None is the folder for temporary files.
+    """
 
     def __init__(
-        self, supervision: Supervision, *, workspace: Path, environment: Mapping[str, str], limits: Limits
+        self,
+        supervision: Supervision,
+        *,
+        workspace: Path,
+        environment: Mapping[str, str],
+        limits: Limits,
+        scratch: Path | None = None,
     ) -> None:
         self._supervision = supervision
-        self._workspace = workspace
         self._environment = environment
         self._limits = limits
+        path = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        self._folders = Folders(supervision, workspace, scratch=scratch, path=path)
+        self._running = asyncio.TaskGroup()
 
-    def carry_out(self, step: RunningStep) -> Command:
-        """Run the agent's program for a step.
+    async def __aenter__(self) -> Self:
+        await self._running.__aenter__()
+        return self
 
-        Raises:
-            OSError: this process is out of file descriptors or memory.
-        """
-        agent, prompt = step.agent, step.spec.prompt.encode(errors="replace")
-        argv = list(agent.command)
-        command = Command(step, self._workspace, self._limits)
-        if agent.prompt is PromptBy.ARGUMENT:
-            if len(prompt) > MAX_ARGUMENT_BYTES:
-                why = f"the prompt is larger than {MAX_ARGUMENT_BYTES:,} bytes, the most an argument can hold"
-                step.end(Result.of_failure(FailureCode.PAYLOAD_TOO_LARGE, why))
-                return command
-            if b"\0" in prompt:
-                why = "the prompt has a NUL character, which no argument of a program can hold"
-                step.end(Result.of_failure(FailureCode.AGENT_FAILED, why))
-                return command
-            argv.append(prompt.decode())
-        environment = {name: self._environment[name] for name in agent.env if name in self._environment}
-        launch = Launch(argv=argv, environment=environment, directory=str(self._workspace))
-        command.start(self._supervision, launch, prompt if agent.prompt is PromptBy.STDIN else None)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._running.__aexit__(kind, error, trace)
+
+    def carry_out(self, step: RunningStep) -> CommandStep:
+        """Run the agent's program for a step."""
+        environment = {name: self._environment[name] for name in step.agent.env if name in self._environment}
+        command = CommandStep(step, self._supervision, self._folders, environment, grace=self._limits.stop_grace)
+        command.begin(self._running.create_task)
         return command
 
 
-class Command:
-    """One program while it runs."""
+class CommandStep:
+    """A step of kind command: its folder, its program, and what came of it."""
 
-    def __init__(self, step: RunningStep, workspace: Path, limits: Limits) -> None:
+    def __init__(
+        self,
+        step: RunningStep,
+        supervision: Supervision,
+        folders: Folders,
+        environment: Mapping[str, str],
+        *,
+        grace: float,
+    ) -> None:
         self._step = step
-        self._grace = limits.stop_grace
-        self._max_bytes = step.max_output_bytes
-        self._lines = JsonLines(step.progressed, workspace) if step.agent.output is OutputForm.JSON_LINES else None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._written = bytearray()
-        self._errors = Tail(_TAIL_BYTES)
-        self._tree: ProcessTree | None = None
+        self._supervision = supervision
+        self._folders = folders
+        self._environment = dict(environment)
+        self._grace = grace
+        self._program: Program | None = None
 
-    def start(self, supervision: Supervision, launch: Launch, standard_input: bytes | None) -> None:
-        """Launch it."""
-        with ExitStack() as undo:
-            self._stdout = Pipe(self._take)
-            undo.callback(self._stdout.abandon)
-            self._stderr = Pipe(self._errors.add, pause=_PAUSE_SECONDS)
-            undo.callback(self._stderr.abandon)
-            fds = {1: self._stdout.writer, 2: self._stderr.writer}
-            if standard_input is not None:
-                fds[0] = write_memory_file(standard_input, "prompt")
-                undo.callback(os.close, fds[0])
-            self._tree = supervision.launch(launch, fds, self._end)
-            undo.pop_all()
+    def begin(self, create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        """Carry it out in a task of its own."""
+        self._task = create_task(self._carry_out())
+        self._task.add_done_callback(self._end_unbegun)
 
     def stop(self) -> None:
-        """Stop all its processes."""
-        if self._tree is not None:
-            self._tree.stop(self._grace)
+        """Stop what is under way: the making of its folder, or its program."""
+        if self._program is None:
+            self._task.cancel()
+        else:
+            self._program.stop()
 
-    def _take(self, data: bytes) -> None:
-        kept = data[: self._max_bytes - len(self._written)]
-        self._written += kept
-        if self._lines is not None:
-            self._lines.add(kept)
-        elif text := self._decoder.decode(kept):
-            self._step.progressed(TextWritten(text=text))
-        if len(kept) < len(data):
-            self._stdout.close()
-            message = f"the output is larger than {self._max_bytes:,} bytes"
-            self._step.stop(StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message))
+    def _end_unbegun(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before it came to do anything
+            self._step.end(Result())
 
-    def _end(self, code: int, why: str) -> None:
-        self._stdout.drain()
-        self._stderr.drain()
-        written = bytes(self._written)
-        result = self._lines.result(written) if self._lines else Result(written.decode(errors="replace"))
-        if code != 0 or why:
-            result = replace(result, failure=self._failure(code, why))
-        stopped_by, errors = self._step.stopped_by, self._errors.text(_TAIL_BYTES)
-        if stopped_by is not None and errors and stopped_by.code is not FailureCode.CANCELLED:
-            self._step.stopped_by = replace(stopped_by, message=f"{stopped_by.message}; standard error: {errors}")
+    async def _carry_out(self) -> None:
+        try:
+            result = await self._run()
+        except asyncio.CancelledError:
+            result = Result()  # whoever has stopped the step has said why
+        except AgentFailed as error:
+            result = Result.of_failure(error.code, error.message, retryable=error.retryable)
+        except OSError as error:
+            message = f"the node cannot start it: {error.strerror}"
+            result = Result.of_failure(FailureCode.INTERNAL, message, retryable=True)
+        except Exception:  # the other steps go on
+            log.exception("a command's step failed", execution_id=self._step.execution_id)
+            result = Result.of_failure(FailureCode.INTERNAL, "the node failed to carry it out", retryable=True)
         self._step.end(result)
 
-    def _failure(self, code: int, why: str) -> StepFailure:
-        if why:
-            return StepFailure(code=FailureCode.CRASHED, message=why, retryable=True)
-        errors = self._errors.text(_TAIL_BYTES)
-        message = f"{describe_exit(code)}: {errors}" if errors else describe_exit(code)
-        if code < 0:
-            return StepFailure(code=FailureCode.CRASHED, message=message, retryable=self._step.agent.idempotent)
-        return StepFailure(code=FailureCode.AGENT_FAILED, message=message)
+    async def _run(self) -> Result:
+        agent = self._step.agent
+        argv, standard_input = _invocation(self._step)
+        async with self._folders.of_step(agent.workspace) as folder:
+            if agent.workspace is WorkspaceUse.WORKTREE:
+                self._environment |= NO_GARBAGE_COLLECTION
+            reader = _reader(self._step, folder.path)
+            program = Program(self._supervision, reader, grace=self._grace, idempotent=agent.idempotent)
+            launch = Launch(argv=argv, environment=self._environment, directory=str(folder.path))
+            self._program = program
+            result = self._judged(await program.run(launch, standard_input), program, folder)
+            self._step.settle(result)
+            return result
+
+    def _judged(self, result: Result, program: Program, folder: Folder) -> Result:
+        step = self._step
+        if program.wrote_too_much and step.stopped_by is None:
+            message = f"the output is larger than {step.max_output_bytes:,} bytes"
+            step.stopped_by = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
+        has_failed = step.stopped_by is not None or result.failure is not None
+        remarks = []
+        if step.stopped_by is not None and program.errors and step.stopped_by.code is not FailureCode.CANCELLED:
+            remarks.append(f"standard error: {program.errors}")
+        if has_failed and step.agent.keep is Keep.ON_FAILURE and step.agent.workspace is not WorkspaceUse.SHARED:
+            folder.is_kept = True
+            remarks.append(f"its files are kept in {folder.path}")
+        if step.stopped_by is not None:
+            step.stopped_by = self._remarked(step.stopped_by, remarks)
+        if result.failure is not None:
+            result = replace(result, failure=self._remarked(result.failure, remarks))
+        return result
+
+    def _remarked(self, failure: StepFailure, remarks: list[str]) -> StepFailure:
+        message = "; ".join([failure.message, *remarks])
+        return replace(failure, message=without_secrets(message, self._environment))
+
+
+def _invocation(step: RunningStep) -> tuple[list[str], bytes | None]:
+    """The command line, and what goes to the program's standard input. Raises AgentFailed."""
+    agent, prompt = step.agent, step.spec.prompt
+    argv = list(agent.command)
+    match agent.prompt:
+        case PromptBy.STDIN:
+            return argv, prompt.encode(errors="replace")
+        case PromptBy.JSON:
+            return argv, json.dumps(spec_to_json(step.spec)).encode()
+        case PromptBy.ARGUMENT:
+            return [*argv, _argument(prompt)], None
+
+
+def _argument(prompt: str) -> str:
+    encoded = prompt.encode(errors="replace")
+    if len(encoded) > MAX_ARGUMENT_BYTES:
+        why = f"the prompt is larger than {MAX_ARGUMENT_BYTES:,} bytes, the most an argument can hold"
+        raise AgentFailed(why, code=FailureCode.PAYLOAD_TOO_LARGE)
+    if "\0" in prompt:
+        raise AgentFailed("the prompt has a NUL character, which no argument of a program can hold")
+    return encoded.decode()
+
+
+def _reader(step: RunningStep, folder: Path) -> Reader:
+    """What reads the program's output."""
+    agent: AgentDefinition = step.agent
+    most = step.max_output_bytes
+    keeps_all = agent.output is OutputForm.TEXT or not agent.events
+    report = Report(step.progressed, folder, max_bytes=0 if keeps_all else most, stir=step.stirred)
+    if agent.output is OutputForm.TEXT:
+        return Text(report, most)
+    if agent.events:
+        form = MappedForm(report, agent.events)
+        return (Lines if agent.output is OutputForm.JSON_LINES else OneValue)(report, form.take, most)
+    if agent.output is OutputForm.JSON:
+        return OneValue(report, report.result, most)
+    return Lines(report, OwnForm(report).take, most, keeps_all=True)

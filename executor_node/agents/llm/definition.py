@@ -34,7 +34,8 @@ MAX_REPAIRS = 2
 DEFAULT_TOOLS = (Tool.READ, Tool.LIST, Tool.GLOB, Tool.GREP)
 
 
-def _is_model(text: str) -> bool:
+def is_provider_and_model(text: str) -> bool:
+    """Whether a text is such a name."""
     provider, colon, name = text.partition(":")
     words = provider.replace("-", "_").isidentifier()
     return bool(colon and name) and provider.isascii() and words
@@ -51,9 +52,10 @@ def _is_web_address(text: str) -> bool:
     return text.startswith(("http://", "https://")) and "@" not in text.partition("://")[2].partition("/")[0]
 
 
-ModelName = Annotated[
-    str, Exact(), MaxLen(256), Must("be `provider:model`, as `openai:gpt-5` or `anthropic:claude-sonnet-5`", _is_model)
-]
+PROVIDER_AND_MODEL = "be `provider:model`, as `openai:gpt-5` or `anthropic:claude-sonnet-5`"
+"""What names of models must."""
+
+ModelName = Annotated[str, Exact(), MaxLen(256), Must(PROVIDER_AND_MODEL, is_provider_and_model)]
 HostPattern = Annotated[str, Exact(), MaxLen(256), Must("be a host, host:port, or `*.` and a domain", _is_host)]
 WebAddress = Annotated[str, Exact(), MaxLen(2048), Must("be an http or https URL without credentials", _is_web_address)]
 Fraction = Annotated[float, Exact(), Ge(0), Le(1)]

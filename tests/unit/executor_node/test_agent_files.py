@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents import AgentDefinition, OutputForm, PromptBy
+from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS
+from executor_node.agents.command.definition import OutputForm, PromptBy
 from executor_node.agents.files import load_agent_file, load_agents
 from executor_node.agents.front_matter import MAX_AGENT_FILE_BYTES
 from executor_node.agents.llm.definition import McpServer, ModelSettings, Tool
@@ -203,7 +204,7 @@ WRONG = {
     ),
     "command for python": (PYTHON + "command: [ls]\n", "6: `command` is for kind command, not for kind python"),
     "entry for command": (COMMAND + "entry: a:b\n", "6: `entry` is for kind python, not for kind command"),
-    "model for command": (COMMAND + "model: openai:m\n", "6: `model` is for kind llm, not for kind command"),
+    "model for command": (COMMAND + "model: openai:m\n", "6: `model` is for kind llm, and for agents with a `preset`"),
     "repair model that is none": (
         PYTHON + "repair_model: gpt-5\n",
         "6: `repair_model` must be `provider:model`, as `openai:gpt-5` or `anthropic:claude-sonnet-5`",
@@ -230,7 +231,7 @@ WRONG = {
         COMMAND + "max_output_bytes: 0\n",
         "6: `max_output_bytes` must be greater than or equal to 1",
     ),
-    "unknown output": (COMMAND + "output: xml\n", "6: `output` must be 'text' or 'json-lines'"),
+    "unknown output": (COMMAND + "output: xml\n", "6: `output` must be 'text', 'json' or 'json-lines'"),
     "anchor": (PYTHON + "timeout: &t 5\n", "6: YAML anchors and aliases are not allowed"),
     "alias": (PYTHON + "timeout: *t\n", "6: YAML anchors and aliases are not allowed"),
     "tag that runs code": (

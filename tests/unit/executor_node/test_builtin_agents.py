@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents import PromptBy
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.agents.builtin.grep import MAX_LINE_LENGTH, MAX_LINES_SHOWN
+from executor_node.agents.command.definition import PromptBy
 from executor_node.workspace import Workspace
 from fanfold.agent import AgentFailed, StepContext, WorkspaceFiles
 from fanfold.anchors import Anchors

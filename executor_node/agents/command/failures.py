@@ -1,0 +1,61 @@
+"""What programs say of their providers' errors, in the mesh's own words (C3), as agents of kind llm have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from fanfold.model.step import FailureCode, StepFailure
+
+_MAX_MESSAGE = 2048
+
+_QUOTA = re.compile(
+    r"insufficient[_ ]quota|exceeded your current quota|quota (is )?(exceeded|exhausted)|exhausted your .{0,40}quota"
+    r"|credit balance is too low|out of (extra )?(credits|usage)|hit your .{0,20}limit|usage limit|billing",
+    re.IGNORECASE,
+)
+_RATE = re.compile(r"rate.?limit|too many requests|\b429\b|resource.?exhausted", re.IGNORECASE)
+_PASSING = re.compile(
+    r"overloaded|\b5(?:00|02|03|04|29)\b|service unavailable|internal server error|timed? ?out|connection "
+    r"(?:error|reset|refused)|econnre|fetch failed|stream disconnected",
+    re.IGNORECASE,
+)
+_CREDENTIALS = re.compile(
+    r"\b401\b|\b403\b|unauthori[sz]ed|authentication|invalid (?:x-)?api.?key|not logged in|please run /login",
+    re.IGNORECASE,
+)
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_LEAST_SECRET = 6
+_LIMITED_STATUS = 429
+_SERVERS_FAULT = 500
+
+
+def failure_of(message: str, status: int | None = None) -> StepFailure:
+    """The failure that a program's error message stands for; `status` is the provider's answer in HTTP if known."""
+    said = " ".join(message.split())[:_MAX_MESSAGE]
+    if _QUOTA.search(said):
+        return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=f"the provider's quota is exhausted: {said}")
+    if status == _LIMITED_STATUS or _RATE.search(said):
+        return _failed(f"the provider limits the rate: {said}", retryable=True)
+    if _CREDENTIALS.search(said):
+        return _failed(f"the provider refused the credentials: {said}")
+    if (status or 0) >= _SERVERS_FAULT or _PASSING.search(said):
+        return _failed(f"the provider failed: {said}", retryable=True)
+    return _failed(said or "the program says that it failed")
+
+
+def is_rate_limit(failure: StepFailure | None) -> bool:
+    """Whether a failure that `failure_of` gave is a rate limit."""
+    return failure is not None and failure.message.startswith("the provider limits the rate")
+
+
+def without_secrets(text: str, environment: Mapping[str, str]) -> str:
+    """The text without the values of variables whose names say secret: programs repeat what they were shown."""
+    for name, value in environment.items():
+        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET:
+            text = text.replace(value, "***")
+    return text
+
+
+def _failed(message: str, *, retryable: bool = False) -> StepFailure:
+    return StepFailure(code=FailureCode.AGENT_FAILED, message=message, retryable=retryable)

@@ -1,0 +1,107 @@
+"""The folder that a step's program works in: the node's workspace, or a copy or git worktree of it for the step alone.
+
+What makes and removes them are programs too (`cp`, `rm`, `git`): below the supervisor, so that they cannot hold up the
+runtime and do not outlive it, and with next to no environment. A worktree holds what is committed. Hooks of the
+repository do not run, and git collects no garbage in the background meanwhile, which has broken worktrees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from executor_node.agents.command.definition import WorkspaceUse
+from executor_node.agents.command.program import Program
+from executor_node.agents.command.readers import Text
+from executor_node.agents.command.report import Report
+from executor_node.supervisor.client import Supervision
+from executor_node.supervisor.protocol import Launch
+from fanfold.agent import AgentFailed
+
+NO_GARBAGE_COLLECTION = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "gc.auto", "GIT_CONFIG_VALUE_0": "0"}
+"""Tells every git that a program starts not to begin one."""
+
+_MAX_ANSWER = 64 * 2**10
+_STOP_GRACE = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Folder:
+    """Where a step works."""
+
+    path: Path
+    is_worktree: bool = False
+    """Whether git is to be told when it goes."""
+    is_kept: bool = False
+    """Whether it stays when the step has ended."""
+
+
+class Folders:
+    """Makes and removes folders of steps.
+
+    Args:
+        supervision: what launches the programs for it.
+        workspace: the node's workspace.
+        scratch: where folders of steps are made; None is the folder for temporary files.
+        path: where programs are looked for.
+    """
+
+    def __init__(self, supervision: Supervision, workspace: Path, *, scratch: Path | None, path: str) -> None:
+        self._supervision = supervision
+        self._workspace = workspace.resolve()
+        self._scratch = scratch
+        self._git = ("git", "-C", str(self._workspace), "-c", "gc.auto=0", "-c", "core.hooksPath=/dev/null")
+        self._environment = {"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent", "GIT_TERMINAL_PROMPT": "0"}
+
+    @asynccontextmanager
+    async def of_step(self, use: WorkspaceUse) -> AsyncIterator[Folder]:
+        """A folder for one step, which is gone after the block unless it `is_kept` by then.
+
+        Raises:
+            AgentFailed: it cannot be made, with the reason.
+        """
+        if use is WorkspaceUse.SHARED:
+            yield Folder(self._workspace)
+            return
+        outer = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fanfold-step-", dir=self._scratch))
+        folder = Folder(outer / outer.name)  # by whose name git calls the worktree: no two may have the same
+        root = folder.path
+        try:
+            if use is WorkspaceUse.COPY:
+                await self._do("cp", "-a", "--reflink=auto", "--", str(self._workspace), str(root))
+            else:
+                subfolder = (await self._do(*self._git, "rev-parse", "--show-prefix")).strip()
+                folder.is_worktree = True
+                await self._do(*self._git, "worktree", "add", "--quiet", "--detach", str(root), "HEAD")
+                folder.path = root / subfolder
+            yield folder
+        finally:
+            if not folder.is_kept:
+                if folder.is_worktree:
+                    await self._try(*self._git, "worktree", "remove", "--force", "--force", str(root))
+                await self._try("rm", "-rf", "--", str(outer))
+
+    async def _do(self, *command: str) -> str:
+        """Run a program, and return what it wrote."""
+        reader = Text(Report(lambda _: None, self._workspace, max_bytes=0), _MAX_ANSWER)
+        program = Program(self._supervision, reader, grace=_STOP_GRACE)
+        launch = Launch(argv=command, environment=self._environment, directory="/")
+        result = await program.run(launch, None)
+        if result.failure is not None:
+            raise AgentFailed(f"the step's folder cannot be made: {program.errors or result.failure.message}")
+        return result.output
+
+    async def _try(self, *command: str) -> None:
+        """Run a program; the step that it cleans up after has ended as it has ended."""
+        try:
+            await self._do(*command)
+        except (AgentFailed, OSError) as error:
+            log.warning("cannot clean up after a step", command=" ".join(command), error=str(error))

@@ -1,0 +1,149 @@
+"""Folders of steps: copies and git worktrees are a step's own, and gone when it has ended unless to be kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from executor_node.agents import AgentDefinition
+from executor_node.agents.command.definition import Keep, WorkspaceUse
+from fanfold.model.step import FailureCode
+from integration.node_harness import command_agent, eventually, new_marker, running_node
+
+pytestmark = pytest.mark.process
+
+GIT = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@t"}
+OWN = (WorkspaceUse.COPY, WorkspaceUse.WORKTREE)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, env={**os.environ, **GIT}, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A repository with one commit and a hook that must not run."""
+    workspace = tmp_path / "workspace"
+    (workspace / "sub").mkdir(parents=True)
+    git(workspace, "init", "-q", "-b", "main")
+    (workspace / "file").write_text("committed\n")
+    (workspace / "sub" / "inner").write_text("inner\n")
+    git(workspace, "add", ".")
+    git(workspace, "commit", "-q", "-m", "first")
+    hook = workspace / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n")
+    hook.chmod(0o755)
+    return workspace
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    return scratch
+
+
+def agent(use: WorkspaceUse, keep: Keep = Keep.NEVER) -> AgentDefinition:
+    return command_agent("own", "/bin/sh", "-c", env=("PATH",), workspace=use, keep=keep)
+
+
+@pytest.mark.parametrize("use", OWN)
+async def test_a_step_changes_only_its_own_folder_which_is_gone_afterwards(
+    workspace: Path, scratch: Path, tmp_path: Path, use: WorkspaceUse
+) -> None:
+    async with running_node(workspace, agent(use), scratch=scratch) as node:
+        lives = [node.start("own", "cat file; echo $$ > file; pwd -P") for _ in range(4)]
+        outcomes = [await life.outcome() for life in lives]
+        assert not node.processes
+    assert all(outcome.success for outcome in outcomes), outcomes
+    first, folder = outcomes[0].output.splitlines()
+    assert first == "committed"
+    assert Path(folder).is_relative_to(scratch)
+    assert len({outcome.output for outcome in outcomes}) == 4
+    assert list(scratch.iterdir()) == []
+    assert (workspace / "file").read_text() == "committed\n"
+    assert git(workspace, "worktree", "list").count("\n") == 1
+    assert not (tmp_path / "hook-ran").exists()
+
+
+async def test_a_copy_has_what_is_not_committed_and_a_worktree_has_not(workspace: Path, scratch: Path) -> None:
+    (workspace / "new").touch()
+    for use, there in zip(OWN, ("yes\n", "no\n"), strict=True):
+        async with running_node(workspace, agent(use), scratch=scratch) as node:
+            assert (await node.run("own", "test -e new && echo yes || echo no")).output == there
+
+
+async def test_a_worktree_of_a_folder_within_a_repository_works_in_the_same_folder(
+    workspace: Path, scratch: Path
+) -> None:
+    async with running_node(workspace / "sub", agent(WorkspaceUse.WORKTREE), scratch=scratch) as node:
+        assert (await node.run("own", "cat inner ../file")).output == "inner\ncommitted\n"
+
+
+async def test_git_collects_no_garbage_below_a_step_with_a_worktree(workspace: Path, scratch: Path) -> None:
+    async with running_node(workspace, agent(WorkspaceUse.WORKTREE), scratch=scratch) as node:
+        assert (await node.run("own", "git config gc.auto")).output == "0\n"
+
+
+@pytest.mark.parametrize("use", OWN)
+async def test_the_folder_of_a_failed_step_is_kept_if_asked_and_named(
+    workspace: Path, scratch: Path, use: WorkspaceUse
+) -> None:
+    async with running_node(workspace, agent(use, Keep.ON_FAILURE), scratch=scratch) as node:
+        assert (await node.run("own", "true")).success
+        assert list(scratch.iterdir()) == []
+        outcome = await node.run("own", "echo result > file; pwd -P; exit 1")
+    assert outcome.failure is not None
+    folder = Path(outcome.output.strip())
+    assert outcome.failure.message == f"exit code 1; its files are kept in {folder}"
+    assert (folder / "file").read_text() == "result\n"
+
+
+@pytest.mark.contract("F1")
+@pytest.mark.parametrize("use", OWN)
+async def test_a_cancelled_step_leaves_neither_process_nor_folder(
+    workspace: Path, scratch: Path, use: WorkspaceUse
+) -> None:
+    marker = new_marker()
+    async with running_node(workspace, agent(use), scratch=scratch) as node:
+        life = node.start("own", f"touch started; sleep {marker}")
+        await eventually(lambda: list(scratch.glob("*/*/started")))
+        node.cancel(life)
+        outcome = await life.outcome()
+        assert not node.processes
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.CANCELLED
+    assert list(scratch.iterdir()) == []
+    assert git(workspace, "worktree", "list").count("\n") == 1
+
+
+@pytest.mark.parametrize("use", OWN)
+async def test_a_step_that_is_cancelled_while_its_folder_is_made_leaves_nothing(
+    workspace: Path, scratch: Path, use: WorkspaceUse
+) -> None:
+    async with running_node(workspace, agent(use), scratch=scratch) as node:
+        at_once = node.start("own", "touch ran")
+        node.cancel(at_once)
+        making = node.start("own", "touch ran")
+        await eventually(lambda: making.has_ended or list(scratch.iterdir()))
+        node.cancel(making)
+        outcomes = [await at_once.outcome(), await making.outcome()]
+        assert not node.processes
+    assert [outcome.failure and outcome.failure.code for outcome in outcomes] == [FailureCode.CANCELLED] * 2
+    assert list(scratch.iterdir()) == []
+    assert git(workspace, "worktree", "list").count("\n") == 1
+
+
+async def test_a_worktree_of_what_is_no_repository_is_told(tmp_path: Path, scratch: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    async with running_node(plain, agent(WorkspaceUse.WORKTREE), scratch=scratch) as node:
+        outcome = await node.run("own", "true")
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.AGENT_FAILED
+    assert "not a git repository" in outcome.failure.message
+    assert list(scratch.iterdir()) == []
