@@ -106,7 +106,7 @@ async def _durable_runs(
         return None
     jobs = await _jobs(config, stack)
     times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
-    holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept)))
+    holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept), jobs))
 
     def adopt(run: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
         if config.executor and run.epoch > 1:

@@ -250,6 +250,12 @@ class RunJob:
             _log.warning("a job cannot be settled", job_id=self.job_id, run_id=run.run_id, why=error.message)
         return reason
 
+    async def fail(self, run: Run) -> None:
+        """Settle it for a run that nobody carries out: what is not in its log by now will not come."""
+        self._has_all_lines = True
+        await self.register()
+        await self.settle(run, None)
+
     async def _settle(self, state: JobState, detail: str, result: Result | None) -> None:
         if result is not None:
             most = self._attachment.max_result_bytes

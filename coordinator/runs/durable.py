@@ -102,11 +102,12 @@ class DurableRuns:
         while True:
             found = await self.locate(run_id)
             if isinstance(found, KeptRun):
-                return found.run
+                return _refusing_what_never_was_a_job(found.run)
             await found.until_accepted()
             if not found.is_pending:
                 kept = await self.journal.find(run_id)  # it may have ended by now
-                return kept.run if kept is not None and ends_run(kept.run.state) else found.view()
+                ended = kept is not None and ends_run(kept.run.state)
+                return _refusing_what_never_was_a_job(kept.run) if kept is not None and ended else found.view()
 
     @asynccontextmanager
     async def parallel(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[Reader]:
@@ -282,6 +283,13 @@ def _budget_of(kept: KeptRun, history: History) -> TokenBudget | None:
         return None
     exhausted = history.is_budget_exhausted
     return TokenBudget(budget.limit, spent=budget.spent, refused_steps=budget.refused_steps, is_exhausted=exhausted)
+
+
+def _refusing_what_never_was_a_job(run: Run) -> Run:
+    """A run that has ended. Raises Unavailable if it failed before it was a job: asked for again, it begins anew."""
+    if run.state is RunState.FAILED and not run.job_id:
+        raise Unavailable(f"the run has failed: {run.reason}", reason="NOT_REGISTERED", retry_delay=1.0)
+    return run
 
 
 def _nothing_to_cancel(_reason: str) -> None:

@@ -26,11 +26,12 @@ from coordinator.journal.journal import (
     PayloadGone,
     Retention,
 )
+from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
 from fanfold.errors import FanfoldError, Unavailable
-from fanfold.model.run import RunEnded, RunState, StepCounts
+from fanfold.model.run import Run, RunEnded, RunState
 from fanfold.wire.run import event_to_bytes
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +40,9 @@ MAX_OTHERS = 1_000
 """Runs that are remembered to be others'; one that is forgotten is claimed and let go once more."""
 
 _CANNOT = "the coordinator cannot carry it out; its log says why"
+
+_SETTLED_WITHIN = 5.0
+"""Seconds that the job of a run that cannot be gone on with gets to be settled, before the run is left as it was."""
 
 Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
 """Makes a run that was claimed ready to go on."""
@@ -61,15 +65,19 @@ class Times:
 class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
-    `address` is where other coordinators reach this one. An async context manager; leaving it lets every run go.
+    `address` is where other coordinators reach this one, `jobs` where detached runs are registered. An async context
+    manager; leaving it lets every run go.
     """
 
-    def __init__(self, journal: Journal, name: str, times: Times, retention: Retention) -> None:
+    def __init__(
+        self, journal: Journal, name: str, times: Times, retention: Retention, jobs: Jobs | None = None
+    ) -> None:
         self.journal = journal
         self.times = times
         self.address = ""
         self._name = name
         self._retention = retention
+        self._jobs = jobs
         self._runs: dict[str, JournaledRun] = {}
         self._valid_until: dict[str, float] = {}
         self._beginning: set[str] = set()
@@ -161,12 +169,12 @@ class Holding:
                 del self._others[next(iter(self._others))]
             await self._let_go(kept.run.run_id, kept.epoch)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
-            await self._fail(kept, kept.run.steps, kept.last_sequence, error.message)
+            await self._fail(kept, kept.run, kept.last_sequence, error.message)
         except JournalFailed:
             await self._let_go(kept.run.run_id, kept.epoch)
         except Exception:
             _log.exception("run cannot be gone on with", run_id=run_id)
-            await self._fail(kept, kept.run.steps, kept.last_sequence)
+            await self._fail(kept, kept.run, kept.last_sequence)
         finally:
             self._beginning.discard(run_id)
             if run_id not in self._runs:
@@ -178,7 +186,7 @@ class Holding:
             await run.live()
         except Exception:
             _log.exception("run failed", run_id=run_id)
-            await self._fail(run.kept, run.view().steps, run.log.durable)
+            await self._fail(run.kept, run.view(), run.log.durable)
         finally:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
@@ -188,11 +196,17 @@ class Holding:
         with suppress(JournalFailed):
             await self.journal.let_go(run_id, epoch)
 
-    async def _fail(self, kept: KeptRun, steps: StepCounts, last_sequence: int, reason: str = _CANNOT) -> None:
+    async def _fail(self, kept: KeptRun, run: Run, last_sequence: int, reason: str = _CANNOT) -> None:
+        """End a run that nobody can go on with, its job first; where that cannot be settled, it is tried once more."""
         now = datetime.now(UTC)
-        run = replace(
-            kept.run, state=RunState.FAILED, reason=reason, steps=replace(steps, running=0), ended_at=now, waiting_on=""
-        )
+        steps = replace(run.steps, running=0)
+        run = replace(run, state=RunState.FAILED, reason=reason, steps=steps, ended_at=now, waiting_on="")
+        try:
+            run = await self._with_job_failed(kept, run)
+        except (FanfoldError, TimeoutError):
+            _log.warning("the job of a run that failed cannot be settled yet", run_id=run.run_id)
+            await self._let_go(run.run_id, kept.epoch)
+            return
         ended = RunEnded(sequence=last_sequence + 1, time=now, run=run, error=reason)
         with suppress(JournalFailed, Fenced):
             await self.journal.append(
@@ -205,6 +219,19 @@ class Holding:
                     reason=reason,
                 )
             )
+
+    async def _with_job_failed(self, kept: KeptRun, run: Run) -> Run:
+        """The run, once the job that it is has failed as it has."""
+        if run.attached or self._jobs is None:
+            return run
+        kept = replace(kept, run=replace(kept.run, job_id=run.job_id))
+        job = RunJob(kept, self._jobs, self.journal, label=run.workflow_id or run.kind, counts=lambda: run.steps)
+        try:
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await job.fail(run)
+            return replace(run, job_id=job.job_id)
+        finally:
+            await job.let_go()
 
     async def _renew_for_ever(self) -> None:
         took = 0.0

@@ -17,6 +17,7 @@ from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_text, tell
 from fanfold.clients.job_producer import GrpcJobProducer
 from fanfold.clients.job_registry import JobRegistryClient
+from fanfold.clients.production import GrpcProduction
 from fanfold.errors import Aborted, FanfoldError, NotFound
 from fanfold.model.job import JobSpec, JobState
 from fanfold.ports import Production
@@ -64,7 +65,12 @@ class _Run:
                 return f"what process {supervision.supervisor_pid} on {socket.gethostname()} has started"
 
             request_id = f"cli-{uuid.uuid4().hex}"
-            production = await producer.open_job(self._spec, request_id, epoch=1, start=start)
+            opening = asyncio.create_task(producer.open_job(self._spec, request_id, epoch=1, start=start))
+            try:
+                production = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                await _interrupted_early(opening, trees, client)
+                raise
             show_text([production.job_id])
             return await _produce(trees[0], production, client)
 
@@ -90,6 +96,19 @@ async def _produce(tree: CommandTree, production: Production, client: JobRegistr
         for task in (running, asked):
             task.cancel()
         await asyncio.wait([running, asked])
+
+
+async def _interrupted_early(
+    opening: asyncio.Task[GrpcProduction], trees: Sequence[CommandTree], client: JobRegistryClient
+) -> None:
+    """A command that runs is a job soon, which nobody but we can settle; without one there will be no job."""
+    if trees:
+        await asyncio.wait([opening], timeout=_ASK_SECONDS)
+    opening.cancel()
+    await asyncio.wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        production = opening.result()
+        await _interrupted(trees[0], production, client, asyncio.create_task(trees[0].run(production.write)))
 
 
 async def _interrupted(

@@ -15,8 +15,13 @@ from typing import Any
 
 import pytest
 
+from fanfold.v1 import job_registry_pb2
+from job_registry.store.memory import MemoryJobStore
+from job_registry.store.store import KeptJob, NewJob
 from support.command import FANFOLD, Up, environment, fanfold, started, until, with_argument
 from support.coordinators import registry_in
+from support.mesh import until as until_true
+from support.registries import KILLED, registry_alone, stub_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -133,6 +138,32 @@ def test_ctrl_c_stops_the_command_and_settles_its_job(up: Up) -> None:
     assert not with_argument("4713.5")
     job = shown(up, job_id)
     assert (job["state"], job["detail"]) == ("killed", "killed by SIGTERM")
+
+
+@pytest.mark.contract("C32", "C36")
+async def test_ctrl_c_while_the_job_is_registered_leaves_neither_command_nor_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_interrupted = asyncio.Event()
+    add = MemoryJobStore.add
+
+    async def slow(self: MemoryJobStore, new: NewJob) -> KeptJob:
+        await is_interrupted.wait()
+        return await add(self, new)
+
+    monkeypatch.setattr(MemoryJobStore, "add", slow)
+    async with registry_alone() as registry, stub_of(registry.address) as stub:
+        command = (*FANFOLD, "job", "run", "--registry", registry.address, "--", "sh", "-c", "sleep 4715.5; true")
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        await until_true(lambda: bool(with_argument("4715.5")), "it runs")
+        process.send_signal(signal.SIGINT)
+        assert b"Stopping" in await process.stderr.readline()
+        is_interrupted.set()
+        assert await asyncio.wait_for(process.wait(), 30) == 130
+        assert not with_argument("4715.5")
+        (job,) = (await stub.ListJobs(job_registry_pb2.ListJobsRequest())).jobs
+        assert (job.state, job.stop_reason) == (KILLED, "interrupted at its terminal")
 
 
 def test_a_command_that_cannot_be_started_is_no_job(up: Up) -> None:

@@ -127,7 +127,7 @@ class World:
         self, name: str, runners: RunnerFactory | None = None, jobs: Jobs | None = None
     ) -> Coordinator:
         journal = Cut(self.shared)
-        holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention()))
+        holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention(), jobs))
         holding.address = name
 
         def adopt(kept: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:

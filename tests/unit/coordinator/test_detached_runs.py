@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.journal.journal import JournalFailed
+from coordinator.journal.journal import JournalFailed, PayloadGone
 from coordinator.runs.opening import Opening
 from fanfold.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from fanfold.model.job import JobState
@@ -382,3 +382,67 @@ async def test_events_of_a_detached_run_begin_with_its_start(world: World, jobs:
     assert [type(event).__name__ for event in told] == ["RunStarted", "RunEnded"]
     assert outputs(told) == {}
     assert end_of(told).error == "it could not be registered as a job: no room"
+
+
+@pytest.mark.contract("C31", "C36", "C42", "F3")
+@pytest.mark.parametrize("is_known", [True, False], ids=["its id is kept", "its id is not kept"])
+async def test_the_job_of_a_run_that_nobody_can_go_on_with_fails_with_the_reason(
+    world: World, jobs: JobsInMemory, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    tries = 0
+
+    async def gone(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise PayloadGone("it is lost")
+
+    one = await world.coordinator("one", jobs=jobs.of())
+    one.journal.is_cut_at = "" if is_known else "set_job"
+    asked = asyncio.create_task(one.runs.start(detached(), specs("a", agent="wait")))
+    await until(lambda: one.journal.is_cut or bool(world.agents.calls), "the job is there")
+    kept = await world.shared.find_request("alice", "r1")
+    assert kept is not None
+    monkeypatch.setattr(world.shared, "request", gone)
+    await one.runs.holding.hand_over()
+    jobs.leave()
+    two = await world.coordinator("two", jobs=jobs.of())
+    await until(lambda: tries > 0, "the run cannot be gone on with")
+    jobs.come_back()
+    last = await ended(two, kept.run.run_id)
+    assert (last.state, last.reason, last.job_id) == (RunState.FAILED, "it is lost", "parallel-1")
+    assert (jobs.only.job.state, jobs.only.job.detail) == (JobState.FAILED, "0/1 steps: it is lost")
+    assert len(jobs.jobs) == 1
+    asked.cancel()
+
+
+@pytest.mark.contract("C31", "C36", "C42")
+async def test_the_job_of_a_run_whose_work_breaks_fails_with_it(
+    world: World, jobs: JobsInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("coordinator.runs.work.ParallelWork.carry_out", broken)
+    one = await world.coordinator("one", jobs=jobs.of())
+    run = await one.runs.start(detached(), specs("a", "b"))
+    last = await ended(one, run.run_id)
+    assert (last.state, last.job_id) == (RunState.FAILED, "parallel-1")
+    assert jobs.only.job.state is JobState.FAILED
+    assert jobs.only.job.detail == "0/2 steps: the coordinator cannot carry it out; its log says why"
+
+
+@pytest.mark.contract("C31", "C44")
+async def test_whoever_asks_for_a_run_that_has_just_been_refused_gets_no_run_without_a_job(
+    world: World, jobs: JobsInMemory
+) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.refusal = ResourceExhausted("no room")
+    locate = one.runs.locate
+
+    async def late(run_id: str) -> object:
+        await ended(one, run_id)
+        return await locate(run_id)
+
+    one.runs.locate = late  # type: ignore[method-assign,assignment]
+    with pytest.raises(Unavailable, match="no room"):
+        await one.runs.start(detached(), specs("a"))
