@@ -145,6 +145,10 @@ class TokenBudget:
         """
         self.charge(max(0, min(tokens, self.limit - self.spent - self._set_aside)))
 
+    def forfeit(self) -> None:
+        """Charge all that is set aside."""
+        self.charge(self._set_aside)
+
     async def reserve(self, spec: AgentStepSpec, waiting: Waiting, *, uses_model: bool) -> Reservation | StepFailure:
         """Set aside what an attempt of the step needs, once it is there; or why it will not be (BUDGET_EXHAUSTED)."""
         tokens = self.needs(spec, uses_model=uses_model)

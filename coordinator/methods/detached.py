@@ -13,7 +13,7 @@ from coordinator.runs.disposal import dispose
 from coordinator.runs.durable import HeldElsewhere
 from coordinator.runs.queries import RunQueries
 from coordinator.runs.runs import Runs
-from fanfold.errors import InvalidArgument, Unimplemented
+from fanfold.errors import InvalidArgument
 from fanfold.model.validation import parse_line
 from fanfold.rpc.call import current_principal
 from fanfold.v1 import coordinator_pb2 as pb
@@ -39,10 +39,12 @@ class DetachedMethods(GeneratedServicer):
     ) -> pb.StartRunResponse:
         """Start a detached run."""
         asked = await read_run(self._checks, aiter(request_iterator))
-        if asked.script is not None:
-            raise Unimplemented("scripts cannot be detached yet", reason="SCRIPT_NOT_JOURNALED")
+        opening = replace(asked.opening, attached=False)
         try:
-            run = await self._runs.start(replace(asked.opening, attached=False), asked.specs)
+            if asked.script is not None:
+                run = await self._runs.start_script(opening, asked.script, asked.wrong)
+            else:
+                run = await self._runs.start(opening, asked.specs)
         except HeldElsewhere as elsewhere:
             requests = start_requests(asked.message, asked.specs)
             response: pb.StartRunResponse = await self._forwarding.unary(

@@ -103,7 +103,7 @@ class PipelineMethods(GeneratedServicer):
         opening = _opening_of(message)
         self._checks.refuse_stages(message.stages, path="open.stages")
         if opening.workflow_id:
-            await self._runs.durable.refuse_if_elsewhere(opening)  # before the items, which are not held here
+            await self._runs.durable.is_known(opening)  # passes it on before the items, if it is not held here
         request = PipelineRequest(
             item_hashes=await _read_items(self._checks, requests),
             stages=message.stages,

@@ -134,6 +134,11 @@ class Account:
         """Wait until what was told so far is durable."""
         await self.log.flush()
 
+    def forfeit(self) -> None:
+        """Nothing more is told of the steps that are being stopped: all they might cost is charged (C13)."""
+        if self._budget is not None:
+            self._budget.forfeit()
+
     def note_stop(self) -> None:
         """No step runs any more; those that were cancelled do not tell their end."""
         self._running = 0

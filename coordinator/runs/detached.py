@@ -18,16 +18,16 @@ import structlog
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
 from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
-from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, line_of
+from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, ends_step, line_of
 from fanfold.backoff import full_jitter
 from fanfold.errors import Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
-from fanfold.model.run import Run, RunState, StepCounts
+from fanfold.model.run import Run, RunKind, RunState, StepCounts
 from fanfold.ports import JobProducer, JobRegistry, Production
 from fanfold.wire.run import event_from_bytes
 
 LOG = "log"
-"""Name of the output that has a line for each step that ended."""
+"""Name of the output that has a line for each step that ended, and for what a script says."""
 
 MAX_LABEL = 128
 PROGRESS_SECONDS = 0.5
@@ -36,6 +36,9 @@ PROGRESS_SECONDS = 0.5
 LONGEST_PAUSE = 5.0
 
 GIVEN_UP = "the job registry has given its job up"
+
+_KINDS = {RunKind.SCRIPT: "workflow"}
+"""Kinds of jobs, where they are not named as the runs are."""
 
 _STATES = {
     RunState.COMPLETED: JobState.COMPLETED,
@@ -83,7 +86,8 @@ class RunJob:
         self._counts = counts
         self._production: Production | None = None
         self._attached = asyncio.Event()
-        self._lines = 0
+        self._told_ends = 0
+        """Ends of steps that are in the log."""
         self._has_all_lines = False
         self._more_lines = asyncio.Event()
         self._stop_reason: str | None = None
@@ -131,7 +135,7 @@ class RunJob:
 
     async def _open(self) -> None:
         run = self._kept.run
-        spec = JobSpec(kind=run.kind.value, label=self._label, sources=(LOG,))
+        spec = JobSpec(kind=_KINDS.get(run.kind, run.kind.value), label=self._label, sources=(LOG,))
 
         async def start() -> str:
             return run.run_id
@@ -207,10 +211,10 @@ class RunJob:
         """Write a line for each step that ended, from the run's first one on: what is kept is not kept twice."""
         while (events := await _next_of(reader)) is not None:
             for first in range(0, len(events), CHUNK):
-                told = map(event_from_bytes, events[first : first + CHUNK])
+                told = [event_from_bytes(event) for event in events[first : first + CHUNK]]
                 lines = [line for event in told if (line := line_of(event))]
                 self._attachment.write(LOG, "".join(lines).encode())
-                self._lines += len(lines)
+                self._told_ends += sum(map(ends_step, told))
                 await asyncio.sleep(0)
             self._more_lines.set()
         self._has_all_lines = True
@@ -234,7 +238,7 @@ class RunJob:
         if self._production is None:
             return reason
         ended = run.steps.succeeded + run.steps.failed
-        while self._lines < ended and not self._has_all_lines:
+        while self._told_ends < ended and not self._has_all_lines:
             self._more_lines.clear()
             await self._more_lines.wait()
         if run.state is RunState.CANCELLED:

@@ -89,7 +89,15 @@ class DurableRuns:
         self._scripts = scripts
 
     async def start(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Run:
-        """Begin a detached fan-out, and give it once it can no longer be lost (F6).
+        """Begin a detached fan-out. Raises as `_start`."""
+        return await self._start(await new_fan_out(opening, specs), fan_out_work(specs))
+
+    async def start_script(self, opening: Opening, script: Script, work: WorkFactory) -> Run:
+        """Begin a detached script. Raises as `_start`."""
+        return await self._start(new_script(opening, script), work)
+
+    async def _start(self, new: NewRun, work: WorkFactory) -> Run:
+        """Begin a detached run, and give it once it can no longer be lost (F6).
 
         Raises:
             FailedPrecondition: no job registry is configured.
@@ -98,7 +106,7 @@ class DurableRuns:
         """
         if self._jobs is None:
             raise FailedPrecondition("no job registry is configured (registry)", reason="NO_REGISTRY")
-        run_id = await self._accept(await new_fan_out(opening, specs), fan_out_work(specs))
+        run_id = await self._accept(new, work)
         while True:
             found = await self.locate(run_id)
             if isinstance(found, KeptRun):
@@ -144,21 +152,35 @@ class DurableRuns:
     async def script(self, opening: Opening, script: Script, work: WorkFactory) -> AsyncIterator[Reader]:
         """The events of a journaled script, while the block lasts. The run does not end with it.
 
+        A caller who has read them to the end leaves the block when nothing of the script is left.
+
         Raises:
             FanfoldError: as `parallel`.
         """
         run_id = await self._accept(new_script(opening, script), work)
-        async with self._attending(run_id, opening) as (_, reader):
+        async with self._attending(run_id, opening) as (run, reader):
             yield reader
+            if run is not None:
+                await run.until_gone()
 
     async def _accept(self, new: NewRun, work: WorkFactory) -> str:
         """The id of the request's run, which is started if it is new."""
+        await self._until_free(new)
         kept = await self.holding.accept(await self._with_spending(new))
         if kept.run.run_id == new.run.run_id:
             self.holding.start(self._run_of(kept, work, History()))
         elif kept.request_digest != new.request_digest:
             raise InvalidArgument.of_field("open.request_id", "was used for another request")
         return kept.run.run_id
+
+    async def _until_free(self, new: NewRun) -> None:
+        """Wait until nothing is left of the workflow's runs that have ended here: no step of theirs is to run twice."""
+        asked = (new.run.owner, new.run.workflow_id)
+        for run in list(self.holding):
+            kept = run.kept
+            is_former = run.has_ended and kept.request_id != new.request_id
+            if is_former and kept.run.workflow_id and (kept.run.owner, kept.run.workflow_id) == asked:
+                await run.until_gone()
 
     async def _with_spending(self, new: NewRun) -> NewRun:
         """A run with what those before it have spent on its workflow; after full success that starts afresh (C13)."""
@@ -177,11 +199,12 @@ class DurableRuns:
             raise NotFound(f"no fan-out of a workflow {workflow_id!r} is kept")
         return specs_of(await self.journal.request(kept.run.run_id))
 
-    async def refuse_if_elsewhere(self, opening: Opening) -> None:
-        """Raise HeldElsewhere if another coordinator holds the run of this request."""
+    async def is_known(self, opening: Opening) -> bool:
+        """Whether this request has a run. Raises HeldElsewhere if another coordinator holds that."""
         kept = await self.journal.find_request(opening.owner, opening.request_id) if opening.request_id else None
         if kept is not None:
             await self.locate(kept.run.run_id)
+        return kept is not None
 
     @asynccontextmanager
     async def _attending(self, run_id: str, opening: Opening) -> AsyncIterator[tuple[JournaledRun | None, Reader]]:

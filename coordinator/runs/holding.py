@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -38,6 +39,9 @@ _log = structlog.get_logger(__name__)
 
 MAX_OTHERS = 1_000
 """Runs that are remembered to be others'; one that is forgotten is claimed and let go once more."""
+
+LEFT_SECONDS = 30.0
+"""How long a run that cannot be gone on with here now is left to others: what it needs may be there again then."""
 
 _CANNOT = "the coordinator cannot carry it out; its log says why"
 
@@ -81,8 +85,8 @@ class Holding:
         self._runs: dict[str, JournaledRun] = {}
         self._valid_until: dict[str, float] = {}
         self._beginning: set[str] = set()
-        self._others: dict[str, None] = {}
-        """Runs that only others can go on with, the longest known first."""
+        self._others: dict[str, float] = {}
+        """Until when runs are left to others, the longest known first."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
 
@@ -163,10 +167,7 @@ class Holding:
             self._valid_until[run_id] = valid_until
             self.start(await resume(kept))
         except CannotGoOn as error:
-            _log.warning("run left to others", run_id=run_id, why=error.message)
-            self._others[run_id] = None
-            while len(self._others) > MAX_OTHERS:
-                del self._others[next(iter(self._others))]
+            self._leave_to_others(run_id, error.message)
             await self._let_go(kept.run.run_id, kept.epoch)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
             await self._fail(kept, kept.run, kept.last_sequence, error.message)
@@ -184,6 +185,8 @@ class Holding:
         run_id = run.scope.run_id
         try:
             await run.live()
+            if run.left_because:
+                self._leave_to_others(run_id, run.left_because, LEFT_SECONDS)
         except Exception:
             _log.exception("run failed", run_id=run_id)
             await self._fail(run.kept, run.view(), run.log.durable)
@@ -191,6 +194,12 @@ class Holding:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
                 self._valid_until.pop(run_id, None)
+
+    def _leave_to_others(self, run_id: str, why: str, seconds: float = math.inf) -> None:
+        _log.warning("run left to others", run_id=run_id, why=why)
+        self._others[run_id] = time.monotonic() + seconds
+        while len(self._others) > MAX_OTHERS:
+            del self._others[next(iter(self._others))]
 
     async def _let_go(self, run_id: str, epoch: int) -> None:
         with suppress(JournalFailed):
@@ -283,7 +292,8 @@ class Holding:
     async def _claim(self) -> tuple[float, Sequence[KeptRun]]:
         """The runs that nobody held, and since when they are certainly held here."""
         asked_at = time.monotonic()
-        wanted = Claim(kinds=KINDS, besides=frozenset(self._others))
+        others = frozenset(run_id for run_id, until in self._others.items() if asked_at < until)
+        wanted = Claim(kinds=KINDS, besides=others)
         claimed = await self.journal.claim(self.holder, self.times.lease, wanted=wanted)
         self._beginning.update(kept.run.run_id for kept in claimed)
         if claimed and time.monotonic() - asked_at > self.times.renewal:  # it waited, perhaps for most of a lease

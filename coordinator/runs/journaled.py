@@ -20,8 +20,8 @@ from coordinator.runs.log import RunLog
 from coordinator.runs.presence import Presence
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.recall import Recall
-from coordinator.runs.results import Result
-from coordinator.runs.work import Work
+from coordinator.runs.results import Outcomes, Result, Returned
+from coordinator.runs.work import CannotGoOn, Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS
 from fanfold.background import background
@@ -69,6 +69,9 @@ class JournaledRun:
         self._cancel_reason = kept.cancel_reason
         self._failure = ""
         self._moving: FanfoldError | None = None
+        self._ended_as: RunState | None = None
+        self.left_because = ""
+        """Why only others can go on with it."""
         self._task: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -96,6 +99,11 @@ class JournaledRun:
         """Whether nothing of it has begun yet."""
         return self._account.is_pending
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is told, or about to be; something of it may still be there."""
+        return self._ended_as is not None
+
     # What others do with it.
 
     def reader(self, first: int, detail: EventDetail) -> LiveReader:
@@ -111,7 +119,7 @@ class JournaledRun:
 
     def cancel(self, reason: str) -> None:
         """Have it cancelled; the first reason is kept."""
-        if self._cancel_reason is None:
+        if self._cancel_reason is None and not self.has_ended:
             self._cancel_reason = reason
             if self.job is not None:
                 self.job.stop(reason)
@@ -127,12 +135,17 @@ class JournaledRun:
 
     def move(self, why: FanfoldError) -> None:
         """Stop it here without a trace, so that another coordinator goes on with it: its executions are left alone."""
-        if self._moving is None:
+        if self._moving is None and not self.has_ended:
             self._moving = why
             self.scope.hold.give_up()
             for task in (self._task, self._settling):
                 if task is not None:
                     task.cancel()
+
+    def _leave(self, why: CannotGoOn) -> None:
+        """Leave it to coordinators that can go on with it."""
+        self.left_because = why.message
+        self.move(Unavailable("the run moves to another coordinator", reason="RUN_MOVED", retry_delay=0.5))
 
     async def until_accepted(self) -> None:
         """Wait until a detached run can no longer be lost, or is over.
@@ -158,8 +171,8 @@ class JournaledRun:
         log.info("run held", epoch=self.kept.epoch, steps=self.work.total)
         try:
             async with background(self._write(), self._tell_waiting(), self._watch_caller(), self._attend_job()):
-                state = await self._until_state()
-                if state is not None and await self._end(state):
+                state = await self._until_end()
+                if state is not None:
                     log.info(f"run {state}", reason=self._reason_of(state))
                 else:
                     await self._depart()
@@ -173,25 +186,39 @@ class JournaledRun:
             self._gone.set()
             self.log.wake()
 
-    async def _until_state(self) -> RunState | None:
-        """Do the work; the state in which it ends, or None if the run is to be moved."""
+    async def _until_end(self) -> RunState | None:
+        """Do the work and tell its end; the state in which it ends, or None if the run is to be moved.
+
+        The end of a script is told as soon as it is decided, while its steps may still be stopping (C27); but a job is
+        settled only when nothing of it is left (C36).
+        """
         async with asyncio.TaskGroup() as tasks:
             self._task = tasks.create_task(self._do())
             if self._moving is not None:
                 self._task.cancel()
             elif self._cancel_reason is not None:
                 self._stop_work()
-        if self._moving is not None:
-            return None
-        if self._task.cancelled():
+            if self.job is None and self.work.decided is not None:
+                await asyncio.wait([self._task, self.work.decided], return_when=asyncio.FIRST_COMPLETED)
+                if not self._task.done():
+                    self._account.forfeit()
+                    await self._end(self._state())
+        if self._moving is None and self._ended_as is None:
+            await self._end(self._state())
+        return self._ended_as
+
+    def _state(self) -> RunState:
+        assert self._task is not None
+        was_cancelled = self._task.cancelled() if self._task.done() else self._cancel_reason is not None
+        if was_cancelled:
             return RunState.CANCELLED
-        return RunState.FAILED if self._failure else RunState.COMPLETED
+        return RunState.FAILED if self._failure or self.work.failure else RunState.COMPLETED
 
     def _reason_of(self, state: RunState) -> str:
-        return self._cancel_reason or "" if state is RunState.CANCELLED else self._failure
+        return self._cancel_reason or "" if state is RunState.CANCELLED else self._failure or self.work.failure
 
-    async def _end(self, state: RunState) -> bool:
-        """Tell the end, once the run's job is settled; False if the run was moved before."""
+    async def _end(self, state: RunState) -> None:
+        """Tell the end, once the run's job is settled, unless the run is moved before."""
         self._account.tell_start()
         self._account.note_stop()
         if self.job is not None:
@@ -200,14 +227,15 @@ class JournaledRun:
                 self._settling = tasks.create_task(self._settle(self.job, state))
                 if self._moving is not None:
                     self._settling.cancel()
-        if self._moving is not None:
-            return False
-        await self._account.tell_end(state, self._reason_of(state))
-        return True
+        if self._moving is None:
+            self._ended_as = state
+            await self._account.tell_end(state, self._reason_of(state))
 
     async def _settle(self, job: RunJob, state: RunState) -> None:
         run = self._account.view(state, reason=self._reason_of(state))
-        result = Result(self._tenure.journal, run, last=self.log.durable)
+        script = self.work.result_in(state, run.reason)
+        outcomes = Outcomes(self._tenure.journal, run, last=self.log.durable)
+        result: Result = outcomes if script is None else Returned(script)
         with self.scope.waiting.step(), self.scope.waiting.on(THE_REGISTRY):
             reason = await job.settle(run, result)
         if state is RunState.CANCELLED:
@@ -246,8 +274,11 @@ class JournaledRun:
             tell_changed, item_hash = self._account.tell_changed, self.work.item_hash
             recall = Recall(gate, records, tell_changed, item_hash, keeps=bool(workflow_id))
             self._account.recall = recall
-            await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
-            self._failure = self.work.failure
+            try:
+                await self.work.carry_out(recall, self._history, self._account, list(self.scope.adopted))
+            except CannotGoOn as error:
+                self._leave(error)
+                raise asyncio.CancelledError from error
 
     async def _write(self) -> None:
         try:

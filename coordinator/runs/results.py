@@ -1,4 +1,4 @@
-"""What a detached run leaves behind for those who ask later: a line for each step, and all outcomes as JSON (C37)."""
+"""What a detached run leaves behind for those who ask later: a log, and what came of it as JSON (C37)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
+from typing import Protocol
 
 from coordinator.journal.journal import Entry, Journal, JournalFailed, PayloadGone
 from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import page_of
 from fanfold.errors import ResourceExhausted
-from fanfold.model.run import Run, RunEvent, RunStepEvent
+from fanfold.model.run import LogLine, PhaseStarted, Run, RunEvent, RunStepEvent
+from fanfold.model.script import ScriptResult
+from fanfold.model.script_checks import result_to_json
 from fanfold.model.step import StepEnded
 from fanfold.model.validation import outcome_to_json
 from fanfold.wire.run import event_from_bytes
@@ -29,17 +33,60 @@ def line_of(event: RunEvent | None) -> str:
         case RunStepEvent(event=StepEnded(outcome=outcome, time=time)):
             how = "ok" if outcome.failure is None else f"{outcome.failure.code}: {_one_line(outcome.failure.message)}"
             before = ", recorded before" if event.recalled else ""
-            return f"{time:%Y-%m-%dT%H:%M:%SZ} {outcome.task_id}: {how}{before}\n"
+            return f"{_instant(time)} {event.label or outcome.task_id}: {how}{before}\n"
+        case PhaseStarted(time=time, title=title):
+            return f"{_instant(time)} phase: {title}\n"
+        case LogLine(time=time, message=message):
+            return f"{_instant(time)} | {' '.join(message.splitlines())}\n"
         case _:
             return ""
+
+
+def ends_step(event: RunEvent | None) -> bool:
+    """Whether the event is the end of a step."""
+    return isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded)
+
+
+def _instant(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _one_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-class Result:
-    """All outcomes of a run as it ends, in the order of its steps. Its events up to number `last` are durable."""
+class Result(Protocol):
+    """What came of a run, for its job."""
+
+    async def encoded(self, most: int) -> bytes:
+        """As JSON.
+
+        Raises:
+            ResourceExhausted: it would be larger than `most` bytes, or than MAX_RESULT_BYTES.
+            PayloadGone: a part of it is not kept any more.
+        """
+        ...
+
+
+class Returned:
+    """Implements `Result`: what came of a script, as `{"value": ..., "stop_reason": ..., ...}` (C26)."""
+
+    def __init__(self, result: ScriptResult) -> None:
+        self._result = result
+
+    async def encoded(self, most: int) -> bytes:
+        """As JSON. Raises ResourceExhausted if that has more than `most` bytes."""
+        encoded = json.dumps(result_to_json(self._result), ensure_ascii=False).encode()
+        if len(encoded) > most:
+            raise ResourceExhausted(f"it has {len(encoded):,} bytes, and the limit is {most:,}")
+        return encoded
+
+
+class Outcomes:
+    """Implements `Result`: all outcomes of a run as it ends, in the order of its steps.
+
+    Its events up to number `last` are durable.
+    """
 
     def __init__(self, journal: Journal, run: Run, *, last: int) -> None:
         self._journal = journal
@@ -49,9 +96,7 @@ class Result:
     async def encoded(self, most: int) -> bytes:
         """As JSON: `{"outcomes": [...], "budget": {...}}`; null for a step that did not end, and no budget without one.
 
-        Raises:
-            ResourceExhausted: it would be larger than `most` bytes, or than MAX_RESULT_BYTES.
-            PayloadGone: an outcome is not kept any more.
+        Raises as `Result.encoded`.
         """
         most = min(most, MAX_RESULT_BYTES)
         outcomes = [b"null"] * self._run.steps.total

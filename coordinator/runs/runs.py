@@ -14,6 +14,7 @@ from coordinator.runs.durable import DurableRuns
 from coordinator.runs.opening import Opening
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
 from coordinator.runs.questions import Questions
+from coordinator.runs.script_work import ScriptWork
 from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
@@ -97,6 +98,29 @@ class Runs:
         """
         return await self.durable.start(opening, await self._checked(opening, specs))
 
+    async def start_script(self, opening: Opening, script: Script, wrong: Sequence[FieldViolation]) -> Run:
+        """Begin a detached script, and give it once it can no longer be lost (F6).
+
+        Raises:
+            InvalidArgument: names everything that is wrong; nothing was started.
+            FailedPrecondition: no journal or no job registry is configured.
+            FanfoldError: as `script` and `DurableRuns.start`.
+        """
+        work = await self._journaled_script(opening, script, wrong)
+        return await self.durable.start_script(opening, script, work)
+
+    async def _journaled_script(
+        self, opening: Opening, script: Script, wrong: Sequence[FieldViolation]
+    ) -> Callable[[Scope], ScriptWork]:
+        """The work of a script that is to be journaled, which is checked unless it was asked for before.
+
+        Raises as `script`.
+        """
+        assert self._scripts is not None
+        if not await self.durable.is_known(opening) or wrong:
+            await self._scripts.check(opening.scope("script"), script, wrong)
+        return self._scripts.work(script)
+
     async def _checked(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Sequence[AgentStepSpec]:
         if opening.as_before:
             specs = await self.durable.specs_as_before(opening.owner, opening.workflow_id)
@@ -131,9 +155,8 @@ class Runs:
         """
         assert self._scripts is not None
         if opening.workflow_id:
-            await self.durable.refuse_if_elsewhere(opening)
-            await self._scripts.check(opening.scope("script"), script, wrong)
-            async with self.durable.script(opening, script, self._scripts.work(script)) as events:
+            work = await self._journaled_script(opening, script, wrong)
+            async with self.durable.script(opening, script, work) as events:
                 yield events
             return
         with self._hold(opening):

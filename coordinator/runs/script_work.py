@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from coordinator.budget import SHARES
 from coordinator.combinators.runner import StepKey, StepRunner
 from coordinator.runs.history import History
-from coordinator.runs.work import Listener
+from coordinator.runs.work import CannotGoOn, Listener
 from coordinator.scope import Scope
 from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess, ScriptSyntaxError
 from coordinator.scripts.host.answers import Ended
@@ -43,6 +44,7 @@ class ScriptWork:
         self._setting = setting
         self._counted = counted
         self._result: ScriptResult | None = None
+        self.decided: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self.total = 0
         """Calls so far."""
 
@@ -89,7 +91,12 @@ class ScriptWork:
         with self._counted():
             try:
                 process = await self._begin()
-            except (ScriptSyntaxError, EngineFailed) as error:
+            except EngineFailed as error:
+                if self._scope.epoch > 1:  # it has begun elsewhere, where there is an engine
+                    raise CannotGoOn(str(error)) from error
+                telling.settled(ScriptResult(stop_reason=StopReason.ERROR, error=str(error)))
+                return
+            except ScriptSyntaxError as error:
                 telling.settled(ScriptResult(stop_reason=StopReason.ERROR, error=str(error)))
                 return
             await ScriptSession(process, self._setting(runner, replayed), telling).carry_out()
@@ -101,6 +108,8 @@ class ScriptWork:
     def settle(self, result: ScriptResult) -> None:
         """Keep what came of it."""
         self._result = result
+        if self.decided is not None and not self.moves():
+            self.decided.set_result(None)
 
 
 class _Telling:

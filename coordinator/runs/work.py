@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -81,6 +82,11 @@ class Work(Counts, Protocol):
         """Why the work itself has failed, once it is carried out; empty if it has not."""
         ...
 
+    @property
+    def decided(self) -> asyncio.Future[None] | None:
+        """Done when what comes of a script is decided, though its steps may not be gone; None for other kinds."""
+        ...
+
     def result_in(self, state: RunState, reason: str) -> ScriptResult | None:
         """What came of a script whose run ends so; None for other kinds."""
         ...
@@ -107,6 +113,7 @@ class NoScript:
 
     script: ScriptMeta | None = None
     failure = ""
+    decided: asyncio.Future[None] | None = None
 
     def result_in(self, state: RunState, reason: str) -> ScriptResult | None:
         """None: that is told by the outcomes."""

@@ -213,7 +213,14 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
     parent: Annotated[
         str, typer.Option(metavar="SESSION", help="Session that the run belongs to.", show_default=False)
     ] = "",
+    resume: Annotated[
+        str,
+        typer.Option(metavar="RUN", help="Go on with what this run has recorded of its calls.", show_default=False),
+    ] = "",
     request_id: RequestId = "",
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Start it as a job, print its id, and do not wait.")
+    ] = False,
     server: Server = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -225,10 +232,14 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
     completed, 1 it failed, 130 it was cancelled.
 
     With --workflow-id the run outlives its coordinator, and a later one, also
-    of an edited script, does not repeat calls that have succeeded.
+    of an edited script, does not repeat calls that have succeeded; --resume
+    finds the workflow by a run of it.
+
+    With --detach it goes on by itself, as a job: `fanfold jobs logs -f`
+    follows it, and `fanfold jobs show --result` prints what came of it.
     """
     from fanfold.cli.script_file import read_script
-    from fanfold.cli.scripts import ScriptOrder, run_script
+    from fanfold.cli.scripts import ScriptOrder, run_script, start_script
     from fanfold.model.script import StopReason
 
     order = ScriptOrder(
@@ -238,8 +249,12 @@ def run(  # noqa: PLR0913, PLR0917 - options of a command
         max_total_agents=max_agents,
         budget_tokens=budget,
         workflow_id=workflow_id,
+        resume=resume,
         request_id=request_id,
     )
+    if detach:
+        start_script(read_script(script, meta, args), order, as_json=as_json)
+        return
     result = run_script(read_script(script, meta, args), order, as_json=as_json, quiet=quiet)
     match result.stop_reason:
         case StopReason.ERROR:

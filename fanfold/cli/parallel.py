@@ -11,8 +11,9 @@ from fanfold.cli.connection import connected
 from fanfold.cli.exits import Interrupted
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.outcomes import View, show_outcomes, summary
-from fanfold.cli.output import show_document, show_text, tell
+from fanfold.cli.output import tell
 from fanfold.cli.progress import Tally, shown
+from fanfold.cli.run_view import show_started
 from fanfold.cli.specs import read_steps
 from fanfold.errors import Cancelled, InvalidArgument, Unavailable
 from fanfold.model.run import Budget, ParallelResult
@@ -72,11 +73,7 @@ def start(source: str, order: Order, *, as_json: bool) -> None:
         run = run_interruptibly(ask())
     except InvalidArgument as error:
         raise steps.located(error) from None
-    if as_json:
-        show_document({"job_id": run.id, "run_id": run.run_id})
-        return
-    show_text([run.id])
-    tell(f"Follow it with: fanfold jobs logs -f {run.id}")
+    show_started(run, as_json=as_json)
 
 
 def resume(order: Order, view: View, *, quiet: bool) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from fanfold.cli.outcomes import budget_in_words
-from fanfold.cli.output import lasted
+from fanfold.cli.output import lasted, show_document, show_text, tell
 from fanfold.cli.printable import printable
 from fanfold.cli.tables import Table, cell
 from fanfold.model.run import Run, RunState, StepCounts
+from fanfold.sdk.started import Started
 
 SHORT_ID = len("run-") + 8
 """Characters of a run's id that are shown where it need not be whole."""
@@ -75,3 +76,12 @@ def _time_of(run: Run) -> str:
     if run.created_at is None:
         return "-"
     return lasted((run.ended_at or datetime.now(UTC)) - run.created_at)
+
+
+def show_started(run: Started, *, as_json: bool) -> None:
+    """Print the ids of a run that was started as a job."""
+    if as_json:
+        show_document({"job_id": run.id, "run_id": run.run_id})
+        return
+    show_text([run.id])
+    tell(f"Follow it with: fanfold jobs logs -f {run.id}")

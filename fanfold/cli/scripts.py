@@ -7,18 +7,24 @@ import json
 import uuid
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from fanfold.cli.connection import connected
 from fanfold.cli.exits import Interrupted
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_document, show_text, tell
 from fanfold.cli.printable import printable
+from fanfold.cli.run_view import show_started
+from fanfold.cli.runs import find_run
 from fanfold.cli.script_file import ScriptFile
 from fanfold.cli.script_tree import shown
 from fanfold.errors import FieldViolation, InternalError, InvalidArgument
+from fanfold.model.run import RunKind
 from fanfold.model.script import AgentFailure, ScriptResult, StopReason
 from fanfold.model.script_checks import parse_meta, result_to_json
 from fanfold.rpc.loop import run as run_loop
+from fanfold.sdk.mesh import Mesh
+from fanfold.sdk.started import StartedWorkflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,8 @@ class ScriptOrder:
     max_total_agents: int | None = None
     budget_tokens: int | None = None
     workflow_id: str = ""
+    resume: str = ""
+    """A run, by its id or how no other one begins, whose workflow is gone on with."""
     request_id: str = ""
 
 
@@ -55,6 +63,53 @@ def run_script(script: ScriptFile, order: ScriptOrder, *, as_json: bool, quiet: 
     return result
 
 
+def start_script(script: ScriptFile, order: ScriptOrder, *, as_json: bool) -> None:
+    """Start a script that goes on by itself, and print its job's id.
+
+    Raises:
+        InvalidArgument: names everything that is wrong with the request; nothing was started.
+        FailedPrecondition: the mesh has no journal or no job registry.
+        Unavailable: the mesh or its registry cannot be reached.
+    """
+
+    async def ask() -> StartedWorkflow:
+        async with connected(order.server) as mesh:
+            return await mesh.start_workflow(**await _asked(mesh, script, order))
+
+    try:
+        run = run_interruptibly(ask())
+    except InvalidArgument as error:
+        raise script.located(error) from None
+    show_started(run, as_json=as_json)
+
+
+async def _asked(mesh: Mesh, script: ScriptFile, order: ScriptOrder) -> dict[str, Any]:
+    """What is asked for, by the parameters of `Mesh.workflow`."""
+    return {
+        "script": script.source,
+        "meta": script.meta,
+        "args": script.args,
+        "parent": order.parent or f"./cli-{uuid.uuid4().hex[:12]}",
+        "provider": order.provider,
+        "max_total_agents": order.max_total_agents,
+        "budget_tokens": order.budget_tokens,
+        "workflow_id": await _workflow_of(mesh, order),
+        "request_id": order.request_id,
+    }
+
+
+async def _workflow_of(mesh: Mesh, order: ScriptOrder) -> str:
+    if not order.resume:
+        return order.workflow_id
+    run = await find_run(mesh, order.resume)
+    if run.kind is not RunKind.SCRIPT or not run.workflow_id:
+        what = "it was run without --workflow-id" if run.kind is RunKind.SCRIPT else f"it is a {run.kind} run"
+        raise InvalidArgument.of_field("--resume", f"nothing is recorded of a script's calls in {run.run_id}: {what}")
+    if order.workflow_id not in {"", run.workflow_id}:
+        raise InvalidArgument.of_field("--workflow-id", f"{run.run_id} is of the workflow {run.workflow_id}")
+    return run.workflow_id
+
+
 class _Running:
     """A script that is carried out; what came of it stays readable when it is interrupted."""
 
@@ -67,20 +122,9 @@ class _Running:
 
     async def run(self) -> ScriptResult:
         """Carry it out, once. Cancelling this cancels it and waits until it is gone."""
-        script, order = self._script, self._order
-        async with connected(order.server) as mesh:
-            asked = mesh.workflow(
-                script.source,
-                meta=script.meta,
-                args=script.args,
-                parent=order.parent or f"./cli-{uuid.uuid4().hex[:12]}",
-                provider=order.provider,
-                max_total_agents=order.max_total_agents,
-                budget_tokens=order.budget_tokens,
-                workflow_id=order.workflow_id,
-                request_id=order.request_id,
-            )
-            async with asked as run:
+        async with connected(self._order.server) as mesh:
+            asked = await _asked(mesh, self._script, self._order)
+            async with mesh.workflow(**asked) as run:
                 self._has_begun = True
                 try:
                     async with nullcontext() if self._quiet else shown(run):

@@ -137,7 +137,15 @@ class CoordinatorClient:
         """
         opening = _opening(pb.RunOpen, terms, EventDetail.OUTCOMES, BEGINNING)
         opening.parallel.total_steps = len(specs)
-        requests = list(start_requests(opening, specs))
+        return await self._start(list(start_requests(opening, specs)))
+
+    async def start_script(self, script: Script, terms: Terms) -> Run:
+        """Start a detached script. Raises as `start_run`."""
+        opening = _opening(pb.RunOpen, terms, EventDetail.OUTCOMES, BEGINNING)
+        script_to_proto(script, opening.script)
+        return await self._start([pb.StartRunRequest(open=opening)])
+
+    async def _start(self, requests: Sequence[pb.StartRunRequest]) -> Run:
         with self._errors():
             response = await self._open_stub().StartRun(iter(requests))
         return run_from_proto(response.run)

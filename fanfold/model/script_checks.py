@@ -12,7 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.principal import covers
-from fanfold.model.script import MAX_LINEAGE, AgentOptions, ScriptMeta, ScriptResult
+from fanfold.model.script import MAX_LINEAGE, AgentFailure, AgentOptions, ScriptMeta, ScriptResult, StopReason
+from fanfold.model.step import FailureCode, StepFailure
 from fanfold.model.validation import nearest_name, parse_line, violations_of
 
 OPTION_NAMES = tuple(field.name for field in fields(AgentOptions))
@@ -93,6 +94,26 @@ def parse_args(text: str, *, path: str = "args") -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def result_from_json(text: bytes) -> ScriptResult:
+    """The result that `result_to_json` has made a document of. Raises InvalidArgument for another document."""
+    try:
+        form = json.loads(text)
+        return ScriptResult(
+            value=form["value"],
+            stop_reason=StopReason(form["stop_reason"]),
+            error=form["error"] or "",
+            agents_started=form["agents_started"],
+            failures=tuple(_failure_from_json(failure) for failure in form["failures"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidArgument("this is no result of a script") from error
+
+
+def _failure_from_json(form: Mapping[str, Any]) -> AgentFailure:
+    why = form["failure"]
+    return AgentFailure(**{**form, "failure": StepFailure(**{**why, "code": FailureCode(why["code"])})})
 
 
 def result_to_json(result: ScriptResult) -> dict[str, Any]:

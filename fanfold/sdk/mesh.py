@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -14,29 +13,26 @@ from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, NodeState, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail
-from fanfold.model.script import Script, ScriptMeta
 from fanfold.model.step import StepEnded, StepOutcome
 from fanfold.model.validation import (
     parse_budget,
-    parse_line,
     parse_request_id,
     parse_spec,
-    parse_specs,
     require_json_schema,
-    require_json_schemas,
 )
 from fanfold.rpc.credentials import Tls
 from fanfold.sdk.jobs import Jobs
 from fanfold.sdk.parallel import OnStepEvent, ParallelRun, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent, PipelinePlan, PipelineRun
 from fanfold.sdk.run import refuse_async
-from fanfold.sdk.runs import RECONNECT_TIMEOUT, RunMethods
+from fanfold.sdk.runs import RECONNECT_TIMEOUT
 from fanfold.sdk.servers import Servers, credentials_of, seconds_of
-from fanfold.sdk.started import StartedRun
-from fanfold.sdk.workflow import WorkflowRun, checked_meta
+from fanfold.sdk.starts import StartMethods
+from fanfold.sdk.terms import journaled_terms
+from fanfold.sdk.workflows import WorkflowMethods
 
 
-class Mesh(RunMethods):
+class Mesh(StartMethods, WorkflowMethods):
     """A mesh, by its coordinators: `async with Mesh() as mesh: ...`.
 
     `server` is the coordinator's host:port, or several with commas between or as a list: when one cannot be reached the
@@ -122,42 +118,8 @@ class Mesh(RunMethods):
             FailedPrecondition: the mesh has no journal (C17).
             Unavailable: no coordinator could be reached at first, or later none for `reconnect_timeout` seconds.
         """
-        terms = _terms(workflow_id, budget_tokens, request_id)
+        terms = journaled_terms(workflow_id, budget_tokens, request_id)
         return ParallelRun(self._servers, specs, on_event, terms, reconnect_timeout=self._reconnect_timeout)
-
-    async def start(
-        self,
-        specs: Sequence[Spec],
-        *,
-        workflow_id: str = "",
-        budget_tokens: int | None = None,
-        request_id: str = "",
-    ) -> StartedRun:
-        """Start a fan-out that goes on without this program: it is a job, and cannot be lost once this returns (C31).
-
-        `run = await mesh.start([...])`; then `run.id` is the job's id, and `await run.result()` waits for its outcomes,
-        as does whoever asks later, with `mesh.started` or with `mesh.jobs`. With a `workflow_id` it is recorded as
-        `parallel_resumable` is. The same `request_id` gives the same run.
-
-        Raises:
-            InvalidArgument: a spec is wrong, or a task id is given twice; nothing was started.
-            FailedPrecondition: the mesh has no journal or no job registry.
-            ResourceExhausted: the registry has reached a limit; names it.
-            Unavailable: the mesh or its registry cannot be reached; nothing was started, or, when that is not known,
-                asking again with the same `request_id` gives the run that was.
-        """
-        parsed = parse_specs(specs)
-        require_json_schemas(parsed)
-        terms = Terms(
-            request_id=parse_request_id(request_id) or f"sdk-{uuid.uuid4().hex}",
-            workflow_id=parse_line(workflow_id, path="workflow_id"),
-            budget_tokens=parse_budget(budget_tokens),
-        )
-        return StartedRun(self, await self._servers.ask(lambda client: client.start_run(parsed, terms)))
-
-    async def started(self, run_id: str) -> StartedRun:
-        """A run that goes on, or has ended, by its id. Raises NotFound."""
-        return StartedRun(self, await self.run(run_id))
 
     def resume(
         self,
@@ -172,7 +134,7 @@ class Mesh(RunMethods):
         Raises (when it starts), besides:
             NotFound: no fan-out of that workflow is kept.
         """
-        terms = _terms(workflow_id, budget_tokens, request_id)
+        terms = journaled_terms(workflow_id, budget_tokens, request_id)
         timeout = self._reconnect_timeout
         return ParallelRun(self._servers, [], on_event, terms, as_before=True, reconnect_timeout=timeout)
 
@@ -205,7 +167,7 @@ class Mesh(RunMethods):
             InvalidArgument: there is no stage, or the timeout is none; or, when it starts, an item is no JSON value.
         """
         if workflow_id:
-            terms, patience = _terms(workflow_id, budget_tokens, request_id), self._reconnect_timeout
+            terms, patience = journaled_terms(workflow_id, budget_tokens, request_id), self._reconnect_timeout
         else:
             terms, patience = (
                 Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens)),
@@ -213,48 +175,6 @@ class Mesh(RunMethods):
             )
         plan = PipelinePlan(items=items, stages=stages, stage_timeout=stage_timeout)
         return PipelineRun(self._servers, plan, on_event, terms, reconnect_timeout=patience)
-
-    def workflow(  # noqa: PLR0913 - what C21 lists
-        self,
-        script: str,
-        *,
-        meta: ScriptMeta | Mapping[str, Any],
-        args: Any = None,
-        parent: str = "",
-        provider: str = "",
-        max_total_agents: int | None = None,
-        budget_tokens: int | None = None,
-        workflow_id: str = "",
-        request_id: str = "",
-    ) -> WorkflowRun:
-        """A workflow script, to be entered: `async with mesh.workflow(...) as run: result = await run.result()` (C21).
-
-        `script` is JavaScript, `meta` says what it is: `name` in kebab-case and `description`, perhaps `when_to_use`
-        and `phases`. `args` is any JSON value. `parent` is the session that the run belongs to, a path within the
-        caller's principal or, beginning with "./", below it; without it the run has one of its own.
-        `run.events()` tells what happens, `run.cancel()` stops it, and the end of the block waits until all of it is
-        gone. An error in the script is a result; what is wrong with the request is raised when the block is entered.
-
-        With a `workflow_id` it is recorded and outlives its coordinator: another one executes the script again, gives
-        it the answers that it had, and runs only what is new (C29). A later call with the workflow id, also with
-        another script, answers calls that have succeeded before, by prompt and options, from their records.
-
-        Raises:
-            InvalidArgument: names everything in `meta` and `args` that is wrong.
-        """
-        asked = Script(
-            source=script,
-            meta=checked_meta(meta, args),
-            args=args,
-            parent=parent or f"./sdk-{uuid.uuid4().hex[:12]}",
-            provider=provider,
-            max_total_agents=max_total_agents,
-        )
-        if not workflow_id:
-            terms = Terms(request_id=parse_request_id(request_id), budget_tokens=parse_budget(budget_tokens))
-            return WorkflowRun(self._servers, asked, terms)
-        terms = _terms(workflow_id, budget_tokens, request_id)
-        return WorkflowRun(self._servers, asked, terms, reconnect_timeout=self._reconnect_timeout)
 
     async def execute(self, spec: Spec, *, on_event: OnStepEvent | None = None, request_id: str = "") -> StepOutcome:
         """Run one step. A step that goes wrong is an outcome with `success` false (C9).
@@ -292,11 +212,3 @@ class Mesh(RunMethods):
                 for agent in view.node.agents:
                     agents.setdefault(agent.name, agent)
         return sorted(agents.values(), key=lambda agent: agent.name)
-
-
-def _terms(workflow_id: str, budget_tokens: int | None, request_id: str) -> Terms:
-    return Terms(
-        request_id=parse_request_id(request_id) or f"sdk-{uuid.uuid4().hex}",
-        workflow_id=parse_line(workflow_id, path="workflow_id", required=True),
-        budget_tokens=parse_budget(budget_tokens),
-    )

@@ -1,34 +1,33 @@
-"""A run that goes on without the program that started it (C31)."""
+"""Runs that go on without the program that started them (C31)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from fanfold.errors import Cancelled, InternalError
 from fanfold.model.run import EventDetail, ParallelResult, Run, RunEnded, RunEvent, RunState, RunStepEvent
+from fanfold.model.script import ScriptResult
+from fanfold.model.script_checks import result_from_json
 from fanfold.model.step import StepEnded, StepOutcome
-from fanfold.sdk.runs import DISPOSE_SECONDS
-
-if TYPE_CHECKING:
-    from fanfold.sdk.mesh import Mesh
+from fanfold.sdk.jobs import Jobs
+from fanfold.sdk.runs import DISPOSE_SECONDS, RunMethods
 
 
-class StartedRun:
-    """A detached run, which `Mesh.start` or `Mesh.started` gives. Nothing of it depends on this object.
+class Started:
+    """A detached run, whatever its kind. Nothing of it depends on this object.
 
     `id` is its job's id, by which the job registry knows it, and `run_id` the one that the coordinators know.
     """
 
-    def __init__(self, mesh: Mesh, run: Run) -> None:
+    def __init__(self, mesh: RunMethods, run: Run) -> None:
         self._mesh = mesh
         self.id = run.job_id
         self.run_id = run.run_id
 
     def __repr__(self) -> str:
-        return f"StartedRun({self.id}, {self.run_id})"
+        return f"{type(self).__name__}({self.id}, {self.run_id})"
 
     async def get(self) -> Run:
         """The run as it is."""
@@ -54,6 +53,18 @@ class StartedRun:
             async for event in events:
                 yield event
 
+    async def cancel(self, reason: str = "") -> Run:
+        """Ask it to stop; gives it as it then is. The first reason is kept."""
+        return await self._mesh.cancel(self.run_id, reason)
+
+    async def dispose(self, *, timeout: float = DISPOSE_SECONDS) -> Run:
+        """Have it gone: cancelled if it goes on, and waited for. Raises as `Mesh.dispose`."""
+        return await self._mesh.dispose(self.run_id, timeout=timeout)
+
+
+class StartedRun(Started):
+    """A detached fan-out, which `Mesh.start` or `Mesh.started` gives."""
+
     async def result(self) -> ParallelResult:
         """Its outcomes in the order of its steps, once it has ended.
 
@@ -76,10 +87,19 @@ class StartedRun:
             raise InternalError(f"the run could not go on: {run.reason}", reason="RUN_FAILED")
         return ParallelResult([outcomes[index] for index in sorted(outcomes)], run.budget)
 
-    async def cancel(self, reason: str = "") -> Run:
-        """Ask it to stop; gives it as it then is. The first reason is kept."""
-        return await self._mesh.cancel(self.run_id, reason)
 
-    async def dispose(self, *, timeout: float = DISPOSE_SECONDS) -> Run:
-        """Have it gone: cancelled if it goes on, and waited for. Raises as `Mesh.dispose`."""
-        return await self._mesh.dispose(self.run_id, timeout=timeout)
+class StartedWorkflow(Started):
+    """A detached workflow script, which `Mesh.start_workflow` or `Mesh.started_workflow` gives."""
+
+    def __init__(self, mesh: RunMethods, jobs: Jobs, run: Run) -> None:
+        super().__init__(mesh, run)
+        self._jobs = jobs
+
+    async def result(self) -> ScriptResult:
+        """What came of it, once it has ended and nothing of it is left: also an error is a result (C26).
+
+        Raises:
+            FailedPrecondition: the job registry keeps no result of it, as it is too large or the job was given up.
+        """
+        await self._jobs.wait(self.id)
+        return result_from_json(await self._jobs.result(self.id))

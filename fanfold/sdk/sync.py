@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,20 +13,20 @@ from fanfold.model.checkpoint import WorkflowCheckpoint
 from fanfold.model.node import Agent, NodeView
 from fanfold.model.pipeline import STAGE_TIMEOUT, Stage
 from fanfold.model.run import EventDetail, ParallelResult, PipelineResult, Run, RunEvent, RunState
-from fanfold.model.script import ScriptEvent, ScriptMeta, ScriptResult
 from fanfold.model.step import StepOutcome
 from fanfold.rpc.credentials import Tls
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.parallel import OnStepEvent, Spec
 from fanfold.sdk.pipeline import OnPipelineEvent
-from fanfold.sdk.run import STOP_SECONDS, refuse_async
+from fanfold.sdk.run import STOP_SECONDS
 from fanfold.sdk.runs import DISPOSE_SECONDS, RECONNECT_TIMEOUT
 from fanfold.sdk.sync_jobs import MeshClosed, SyncJobs, SyncStartedRun, stepped
+from fanfold.sdk.sync_workflows import SyncWorkflowMethods
 
 Result = TypeVar("Result")
 
 
-class SyncMesh:
+class SyncMesh(SyncWorkflowMethods):
     """As `Mesh`, with methods that block: `with SyncMesh() as mesh: ...`.
 
     It has an event loop in a thread of its own, so it works in scripts, notebooks and threads alike. Events are told
@@ -111,41 +111,6 @@ class SyncMesh:
             return await self._opened.parallel_resumable(
                 specs, workflow_id, budget_tokens=budget_tokens, on_event=on_event, request_id=request_id
             )
-
-        return self._wait(run())
-
-    def workflow(  # noqa: PLR0913 - those of `Mesh.workflow`, and who hears of it
-        self,
-        script: str,
-        *,
-        meta: ScriptMeta | Mapping[str, Any],
-        args: Any = None,
-        parent: str = "",
-        provider: str = "",
-        max_total_agents: int | None = None,
-        budget_tokens: int | None = None,
-        on_event: Callable[[ScriptEvent], None] | None = None,
-        request_id: str = "",
-    ) -> ScriptResult:
-        """Carry out a workflow script (C21); `on_event` gets its events. Raises as `Mesh.workflow`."""
-        refuse_async(on_event)
-
-        async def run() -> ScriptResult:
-            asked = self._opened.workflow(
-                script,
-                meta=meta,
-                args=args,
-                parent=parent,
-                provider=provider,
-                max_total_agents=max_total_agents,
-                budget_tokens=budget_tokens,
-                request_id=request_id,
-            )
-            async with asked as running:
-                if on_event is not None:
-                    async for event in running.events():
-                        on_event(event)
-                return await running.result()
 
         return self._wait(run())
 

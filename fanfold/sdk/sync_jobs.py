@@ -8,9 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 from fanfold.model.job import Job, JobChanges, JobState, OutputPiece
 from fanfold.model.run import EventDetail, ParallelResult, Run, RunEvent
+from fanfold.model.script import ScriptResult
 from fanfold.sdk.jobs import Jobs
 from fanfold.sdk.runs import DISPOSE_SECONDS
-from fanfold.sdk.started import StartedRun
+from fanfold.sdk.started import Started, StartedRun, StartedWorkflow
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -107,17 +108,17 @@ class SyncJobs:
         self._wait(self._jobs.delete(job_id))
 
 
-class SyncStartedRun:
-    """As `StartedRun`, with methods that block."""
+class SyncStarted:
+    """As `Started`, with methods that block."""
 
-    def __init__(self, run: StartedRun, wait: Wait) -> None:
+    def __init__(self, run: Started, wait: Wait) -> None:
         self._run = run
         self._wait = wait
         self.id = run.id
         self.run_id = run.run_id
 
     def __repr__(self) -> str:
-        return f"SyncStartedRun({self.id}, {self.run_id})"
+        return f"{type(self).__name__}({self.id}, {self.run_id})"
 
     def get(self) -> Run:
         """The run as it is."""
@@ -131,10 +132,6 @@ class SyncStartedRun:
         """Its events, until it has ended. Raises as `Mesh.watch`."""
         return stepped(self._wait, self._run.events(from_sequence=from_sequence, detail=detail))
 
-    def result(self) -> ParallelResult:
-        """Its outcomes, once it has ended. Raises as `StartedRun.result`."""
-        return self._wait(self._run.result())
-
     def cancel(self, reason: str = "") -> Run:
         """Ask it to stop."""
         return self._wait(self._run.cancel(reason))
@@ -142,3 +139,27 @@ class SyncStartedRun:
     def dispose(self, *, timeout: float = DISPOSE_SECONDS) -> Run:
         """Have it gone. Raises as `Mesh.dispose`."""
         return self._wait(self._run.dispose(timeout=timeout))
+
+
+class SyncStartedRun(SyncStarted):
+    """As `StartedRun`, with methods that block."""
+
+    def __init__(self, run: StartedRun, wait: Wait) -> None:
+        super().__init__(run, wait)
+        self._result = run.result
+
+    def result(self) -> ParallelResult:
+        """Its outcomes, once it has ended. Raises as `StartedRun.result`."""
+        return self._wait(self._result())
+
+
+class SyncStartedWorkflow(SyncStarted):
+    """As `StartedWorkflow`, with methods that block."""
+
+    def __init__(self, run: StartedWorkflow, wait: Wait) -> None:
+        super().__init__(run, wait)
+        self._result = run.result
+
+    def result(self) -> ScriptResult:
+        """What came of it, once it has ended. Raises as `StartedWorkflow.result`."""
+        return self._wait(self._result())

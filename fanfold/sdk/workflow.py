@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -255,6 +255,15 @@ def _without_value(result: ScriptResult) -> ScriptResult:
         agents_started=result.agents_started,
         failures=result.failures,
     )
+
+
+@contextmanager
+def renamed() -> Iterator[None]:
+    """What is refused is named by the parameters of `Mesh.workflow`."""
+    try:
+        yield
+    except FanfoldError as error:
+        raise _in_callers_words(error) from None
 
 
 def _in_callers_words(error: FanfoldError) -> FanfoldError:

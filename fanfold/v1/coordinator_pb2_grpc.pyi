@@ -87,7 +87,7 @@ class CoordinatorStub:
     that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
     does not make the same calls, which no script can without help, it fails, and the error names the first one. A
     resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
-    such from the n-th. Cancelled, its `ended` comes when its steps are gone.
+    such from the n-th.
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -118,6 +118,11 @@ class CoordinatorStub:
     job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
     CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
     JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+    A script is a job of kind `workflow`. Its log has its phases and lines too, and its result is what came of it as
+    JSON: `{"value": ..., "stop_reason": "completed", "error": null, "agents_started": n, "failures": [...]}` (C26), of
+    whatever `stop_reason`. WatchRun tells its events without the value. The job is settled when the script's process
+    and all of its steps are gone (C36).
 
     The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
     WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
@@ -260,7 +265,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
     does not make the same calls, which no script can without help, it fails, and the error names the first one. A
     resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
-    such from the n-th. Cancelled, its `ended` comes when its steps are gone.
+    such from the n-th.
 
     Errors:
       INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -291,6 +296,11 @@ class CoordinatorAsyncStub(CoordinatorStub):
     job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
     CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
     JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+    A script is a job of kind `workflow`. Its log has its phases and lines too, and its result is what came of it as
+    JSON: `{"value": ..., "stop_reason": "completed", "error": null, "agents_started": n, "failures": [...]}` (C26), of
+    whatever `stop_reason`. WatchRun tells its events without the value. The job is settled when the script's process
+    and all of its steps are gone (C36).
 
     The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
     WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.
@@ -436,7 +446,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         that it had, in the same order and at the same times, and what it says meanwhile is not told again (C29). If it
         does not make the same calls, which no script can without help, it fails, and the error names the first one. A
         resumed script answers calls from the records of those that succeeded with the same prompt and options, the n-th of
-        such from the n-th. Cancelled, its `ended` comes when its steps are gone.
+        such from the n-th.
 
         Errors:
           INVALID_ARGUMENT    a step is malformed, or a `task_id` is given twice; nothing was started.
@@ -479,6 +489,11 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         job in the job registry, which its `job_id` names: whoever may see that finds, follows and stops it there, and
         CancelRun and CancelJob are one. Its output `log` has a line for each step that ended; its result is all outcomes as
         JSON: `{"outcomes": [...], "budget": {...}}`, null for a step that did not end, and no budget without one.
+
+        A script is a job of kind `workflow`. Its log has its phases and lines too, and its result is what came of it as
+        JSON: `{"value": ..., "stop_reason": "completed", "error": null, "agents_started": n, "failures": [...]}` (C26), of
+        whatever `stop_reason`. WatchRun tells its events without the value. The job is settled when the script's process
+        and all of its steps are gone (C36).
 
         The same `request_id` gives the same run, however that has ended. What `open` says of events does not matter here;
         WatchRun tells them. A workflow id makes it resumable as other runs are, and is not needed otherwise.

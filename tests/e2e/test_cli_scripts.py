@@ -123,6 +123,41 @@ def test_check_says_what_is_wrong_without_a_mesh(tmp_path: Path) -> None:
     assert "line 2, column" in wrong.stderr or "line 1, column" in wrong.stderr
 
 
+@pytest.mark.contract("C31", "C37")
+def test_a_detached_script_is_a_job_whose_result_is_the_document(up: Up, tmp_path: Path) -> None:
+    file = script(tmp_path, "log('hello'); return [args, await agent('-', {agent: 'read'})]")
+    done = fanfold("run", file, "--meta", META, "--args", "[1]", "--detach", server=up.server)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    assert job.startswith("workflow-")
+    followed = fanfold("jobs", "logs", "-f", job, server=up.server, registry=up.registry)
+    assert "| hello" in followed.stdout
+    shown = fanfold("jobs", "show", job, "--result", server=up.server, registry=up.registry)
+    result = json.loads(shown.stdout)
+    assert (result["value"], result["stop_reason"]) == ([[1], None], "completed")
+    wrong = fanfold("run", script(tmp_path, "return ("), "--meta", META, "--detach", server=up.server)
+    assert wrong.returncode == 2
+    assert "SyntaxError" in wrong.stderr
+
+
+@pytest.mark.contract("C29", "F7")
+def test_resume_goes_on_with_what_a_run_has_recorded(up: Up, tmp_path: Path) -> None:
+    note = f"echo x >> {tmp_path / 'count'}; echo done"
+    text = f"const first = await agent({json.dumps(note)}, {{agent: 'shell'}});"
+    broken = fanfold(
+        "run", script(tmp_path, f"{text} agent(1)"), "--meta", META, "--workflow-id", "again", server=up.server
+    )
+    assert broken.returncode == 1
+    runs = json.loads(fanfold("runs", "list", "--workflow", "again", "--json", server=up.server).stdout)["runs"]
+    run_id = runs[0]["run_id"]
+    edited = script(tmp_path, f"{text} return first")
+    assert document(edited, "--meta", META, "--resume", run_id, up=up)["value"] == "done\n"
+    assert (tmp_path / "count").read_text() == "x\n"
+    other = fanfold("run", edited, "--meta", META, "--resume", run_id, "--workflow-id", "other", server=up.server)
+    assert other.returncode == 2
+    assert "workflow again" in other.stderr
+
+
 @pytest.mark.parametrize(("name", "failed"), [("survey", 1), ("review", 1), ("panel", 1), ("until_dry", 0)], ids=str)
 def test_the_examples_do_what_they_say(up: Up, name: str, failed: int) -> None:
     assert fanfold("check", EXAMPLES / f"{name}.js").returncode == 0

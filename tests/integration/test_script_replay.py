@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.scripts.engine.engine import EngineFailed, ScriptStart
+from coordinator.scripts.engine.process import QuickJsProcess
+from coordinator.scripts.engine.quickjs import QuickJsEngine
 from fanfold import Mesh
 from fanfold.errors import FailedPrecondition
-from fanfold.model.run import RunEnded
+from fanfold.model.run import RunEnded, RunState
 from fanfold.model.script import ScriptEvent, ScriptEventKind, StopReason
 from support.mesh import coordinator_alone, until
 from support.pair import pair
@@ -129,6 +133,61 @@ async def test_a_journaled_script_that_fails_or_is_cancelled_has_a_result(tmp_pa
             assert result.stop_reason is StopReason.CANCELLED
             ended = [event.kind for event in await told(run)]
         assert ended.count(kinds.AGENT_START) == ended.count(kinds.AGENT_END) == 1
+
+
+@pytest.mark.contract("C27", "C18", "F1")
+async def test_a_cancelled_script_has_its_result_at_once_and_its_block_ends_when_its_agents_are_gone(
+    tmp_path: Path,
+) -> None:
+    stubborn = f"{WORK} await work('a', 'trap \"\" TERM INT; while [ ! -e go ]; do sleep 0.1; done; echo end >> lines')"
+    async with pair(tmp_path) as two, Mesh(two.second) as mesh:
+        async with mesh.workflow(stubborn, meta=META, workflow_id="w") as run:
+            await until(lambda: "a" in two.lines(), "its agent runs")
+            began = time.monotonic()
+            await run.cancel("enough")
+            result = await run.result()
+            took = time.monotonic() - began
+            assert (result.stop_reason, result.agents_started) == (StopReason.CANCELLED, 1)
+            ended = [event.kind for event in await told(run)]
+            assert ended.count(kinds.AGENT_START) == ended.count(kinds.AGENT_END) == 1
+            assert (await mesh.run(run.id)).state is RunState.CANCELLED
+            shown = await mesh.nodes()
+            assert sum(view.status.running for view in shown if view.status) == 1, "its agent does not listen"
+        (two.workspace / "go").touch()
+        async with mesh.workflow(f"{WORK} return await work('b')", meta=META, workflow_id="w") as run:
+            assert (await run.result()).value == "did b\n"
+        await asyncio.sleep(0.3)
+        assert "end" not in two.lines(), "it was gone before the block had ended"
+    assert took < 2.0
+
+
+@pytest.mark.contract("C19", "C24")
+async def test_a_script_that_is_taken_over_where_no_engine_starts_goes_on_where_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has begun, so it is no error of the script's; whoever has an engine goes on with it, later the same one."""
+    start, refused = QuickJsEngine.start, 0
+
+    async def broken(engine: QuickJsEngine, asked: ScriptStart) -> QuickJsProcess:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise EngineFailed("no process can be had")
+        return await start(engine, asked)
+
+    monkeypatch.setattr(QuickJsEngine, "start", broken)
+    monkeypatch.setattr("coordinator.runs.holding.LEFT_SECONDS", 1.0)
+    async with pair(tmp_path) as two, Mesh([two.first.address, two.second]) as mesh:
+        script = f"{WORK} return [await work('a'), await wait('b')]"
+        async with mesh.workflow(script, meta=META, workflow_id="w") as run:
+            await until(lambda: "b" in two.lines(), "the second call runs")
+            two.process.kill()
+            await until(lambda: refused == 1, "the other one has tried to take it over")
+            (two.workspace / "go").touch()
+            result = await asyncio.wait_for(run.result(), 60)
+    assert (result.stop_reason, result.value) == (StopReason.COMPLETED, ["did a\n", "did b\n"]), result.error
+    assert two.lines() == ["a", "b"]
+    assert refused >= 2
 
 
 @pytest.mark.contract("C28")
