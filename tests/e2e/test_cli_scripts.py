@@ -130,9 +130,10 @@ def test_a_detached_script_is_a_job_whose_result_is_the_document(up: Up, tmp_pat
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
     assert job.startswith("workflow-")
-    followed = fanfold("jobs", "logs", "-f", job, server=up.server, registry=up.registry)
+    registry = ("--registry", up.address_of("job-registry"))
+    followed = fanfold("jobs", "logs", "-f", job, *registry)
     assert "| hello" in followed.stdout
-    shown = fanfold("jobs", "show", job, "--result", server=up.server, registry=up.registry)
+    shown = fanfold("jobs", "show", job, "--result", *registry)
     result = json.loads(shown.stdout)
     assert (result["value"], result["stop_reason"]) == ([[1], None], "completed")
     wrong = fanfold("run", script(tmp_path, "return ("), "--meta", META, "--detach", server=up.server)
