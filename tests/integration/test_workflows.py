@@ -8,21 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import psutil
 import pytest
 import pytest_asyncio
 
 from fanfold import Mesh, SyncMesh
 from fanfold.clients.coordinator import CoordinatorClient
-from fanfold.errors import Aborted, FieldViolation, InvalidArgument, NotFound, ResourceExhausted
+from fanfold.errors import Aborted, FailedPrecondition, FieldViolation, InvalidArgument, NotFound, ResourceExhausted
 from fanfold.model.run import RunEnded, RunEvent, RunKind, RunState
 from fanfold.model.script import Script, ScriptEvent, ScriptEventKind, StopReason
 from fanfold.model.script_checks import parse_meta
 from fanfold.model.step import FailureCode
-from fanfold.rpc.channels import open_channel
-from fanfold.v1 import coordinator_pb2 as pb
-from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh, until
 
@@ -228,15 +224,10 @@ async def test_a_request_id_holds_one_script_at_a_time(running: RunningMesh) -> 
                 pass
 
 
-@pytest.mark.contract("C41")
-async def test_a_script_that_should_be_detached_is_refused_clearly(running: RunningMesh) -> None:
-    async with open_channel(running.coordinator.address, field="server") as channel:
-        stub = CoordinatorStub(channel)
-        opening = pb.RunOpen()
-        opening.script.source = "return 1"
-        with pytest.raises(grpc.aio.AioRpcError, match="detached") as refused:
-            await stub.StartRun(iter([pb.StartRunRequest(open=opening)]))
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+@pytest.mark.contract("C17", "C41")
+async def test_a_script_is_not_detached_without_a_journal(running: RunningMesh) -> None:
+    with pytest.raises(FailedPrecondition, match="no journal"):
+        await running.mesh.start_workflow("return 1", meta=META)
 
 
 async def test_ordinary_code_gets_the_result(running: RunningMesh) -> None:

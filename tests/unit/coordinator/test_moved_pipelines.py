@@ -25,8 +25,9 @@ class MovingRuns:
     def durable(self) -> MovingRuns:
         return self
 
-    async def refuse_if_elsewhere(self, _opening: Any) -> None:
-        """It is here."""
+    async def is_known(self, _opening: Any) -> bool:
+        """It is not held elsewhere."""
+        return False
 
     @asynccontextmanager
     async def pipeline(self, _opening: Any, _request: Any) -> AsyncIterator[Any]:
