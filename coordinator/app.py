@@ -168,7 +168,10 @@ def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidat
         executor = _named_executor(config.executor)
         return partial(_within_budget, executor)
     placement = config.placement
-    queue = PlacementQueue(nodes, Patience(agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable))
+    patience = Patience(
+        agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable, quota=placement.quota_wait
+    )
+    queue = PlacementQueue(nodes, patience)
     retries = Retries(first=placement.retry_first, most=placement.retry_most)
     return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait).executor
 

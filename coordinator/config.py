@@ -70,6 +70,8 @@ class Placement(_Section):
     """Until AGENT_UNKNOWN, while some node is ready and none is still to be reached."""
     unplaceable: Seconds = 30.0
     """Until UNPLACEABLE."""
+    quota_wait: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 0.0
+    """Until QUOTA_EXHAUSTED: how long steps wait for a model provider to have quota again. With 0 they end at once."""
     retry_first: Seconds = 0.5
     """Most seconds before a second attempt; the ceiling doubles with each one, and each pause is random below."""
     retry_most: Seconds = 30.0

@@ -27,6 +27,8 @@ class Limits:
     """Bytes of a file that an agent reads through its context."""
     stop_grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
+    quota_pause: float = 60.0
+    """Seconds for which no model is asked whose provider has said that the quota is gone; then one call tries."""
     shared_workers: int = 1
     """Worker processes for agents whose steps share one."""
 

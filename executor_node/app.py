@@ -66,6 +66,7 @@ async def running(
                     output_bytes=config.step.output_bytes,
                     file_bytes=config.step.file_bytes,
                     stop_grace=config.step.stop_grace,
+                    quota_pause=config.agents.quota_pause,
                     shared_workers=config.shared_workers,
                 ),
             )

@@ -38,6 +38,8 @@ class Agents(_Section):
     """Whether to offer the built-in `shell`, which runs any command."""
     scratch: Path | None = None
     """Folder in which steps get copies and worktrees of the workspace; by default that for temporary files."""
+    quota_pause: Seconds = 60.0
+    """Seconds for which no model is asked whose provider has said that the quota is gone; then one call tries again."""
 
 
 class StepLimits(_Section):

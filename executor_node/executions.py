@@ -185,6 +185,7 @@ class Executions:
             max_concurrent_steps=self._limits.max_concurrent_steps,
             running_steps=self._admission.running,
             draining=self._draining or self._supervision.lost,
+            held_back=self._llm.held_back(self._agents.values()),
         )
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ class RunningStep:
 
     __slots__ = (
         "_act",
+        "_held_back",
         "_is_settled",
         "_listener",
         "_loop",
@@ -92,6 +94,7 @@ class RunningStep:
         self.began_at = self._loop.time()
         self._act: Act | None = None
         self._is_settled = False
+        self._held_back = False
         self._progress: ProgressTeller | None = None
         self._progressed_at = self.began_at
         self._usage_before = NO_USAGE
@@ -163,6 +166,16 @@ class RunningStep:
         """The agent gets on, though there is nothing to tell."""
         self._progressed_at = self._loop.time()
 
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """The step is made to wait while the block lasts: that it tells nothing then is not its doing (C6)."""
+        self._held_back = True
+        try:
+            yield
+        finally:
+            self._held_back = False
+            self._progressed_at = self._loop.time()
+
     def stop(self, failure: StepFailure) -> None:
         """Stop the step, unless its result is known, and good enough to be told. The first reason is kept."""
         if self.stopped_by is None and (not self._is_settled or self.has_to_satisfy_schema):
@@ -223,7 +236,7 @@ class RunningStep:
         self.stop(StepFailure(code=FailureCode.TIMED_OUT, message=f"it took longer than {timeout:g} seconds"))
 
     def _watch_silence(self, allowed: float) -> None:
-        left = self._progressed_at + allowed - self._loop.time()
+        left = allowed if self._held_back else self._progressed_at + allowed - self._loop.time()
         if left > 0:
             self._silence_timer = self._loop.call_later(left, self._watch_silence, allowed)
         else:

@@ -83,6 +83,7 @@ class Execution:
         "cancel_reason",
         "ending",
         "execution_id",
+        "got_on",
         "has_place",
         "is_wanted",
         "is_withheld",
@@ -102,6 +103,8 @@ class Execution:
         self.keeps = keeps
         self.has_place = has_place
         self.started: StepStarted | None = None
+        self.got_on = False
+        """Whether it has told progress since this was last looked at."""
         self.ending: Ending | None = None
         """How it left the node, once it has."""
         self.is_withheld = False
@@ -135,6 +138,10 @@ class Execution:
         """It got on."""
         if isinstance(event, StepStarted):
             self.started = event
+        else:
+            self.got_on = True
+            if self._suspended_by:
+                self.resume()
         if self._listener is not None:
             self._listener(event)
 

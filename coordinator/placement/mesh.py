@@ -16,6 +16,7 @@ from coordinator.placement.execution import Ending, Execution, ExecutionName, Lo
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import PlacementQueue
+from coordinator.placement.quota import QuotaWait
 from coordinator.placement.spending import Spending
 from coordinator.scope import Scope
 from fanfold.backoff import full_jitter
@@ -145,6 +146,7 @@ class MeshExecutor:
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
         work = 0 if self._scope.receipts is None else work_of(spec)
+        quota = QuotaWait(self._mesh.queue.patience.quota)
         for placement in itertools.count(1):
             reservation = self._spending.unlimited or await self._spending.reserve(spec)
             if isinstance(reservation, StepFailure):
@@ -165,7 +167,11 @@ class MeshExecutor:
             self._receive(key.name, execution, ending)
             if not isinstance(ending, Rejection):
                 outcome = _outcome_of(spec, execution.node.node.name, ending)
-                return outcome if spec.output_schema is None else await self._validated(spec, outcome)
+                if outcome.success or not await quota.goes_on(outcome, node, self._scope):
+                    return outcome if spec.output_schema is None else await self._validated(spec, outcome)
+                attempt.handed_back(outcome.usage)
+                self._forget_endings(key.name)
+                continue
             attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:
                 return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")

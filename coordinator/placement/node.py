@@ -12,7 +12,7 @@ from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
 from coordinator.scope import Scope
 from fanfold.errors import FanfoldError
-from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
+from fanfold.model.node import HeldBack, Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent
 from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason, RunAdopted
 
@@ -68,6 +68,7 @@ class KnownNode:
         self._agents: frozenset[str] = frozenset()
         self._use_model: dict[str, bool] = {}
         self._status = NodeStatus()
+        self._held_back: dict[str, HeldBack] = {}
         self._foreign = 0
         self._full_until = 0.0
         self._executions: dict[str, Execution] = {}
@@ -85,6 +86,15 @@ class KnownNode:
     def uses_model(self, agent: str) -> bool | None:
         """Whether it says that the agent spends model tokens; None if it has told nothing of the agent (C13)."""
         return self._use_model.get(agent)
+
+    def held_back(self, agent: str) -> HeldBack | None:
+        """Why the agent's steps do not get on there, if its provider holds them back (F8, F9)."""
+        return self._held_back.get(agent)
+
+    def hold_back(self, held_back: HeldBack) -> None:
+        """An agent's steps are held back there, until the node says how it fares."""
+        if held_back.agent not in self._held_back:
+            self._held_back[held_back.agent] = held_back
 
     def carries(self, labels: Iterable[tuple[str, str]]) -> bool:
         """Whether it carries every one of the labels (C6)."""
@@ -227,11 +237,15 @@ class KnownNode:
         """The node says how it fares (LinkListener)."""
         self._status = status
         self._foreign = max(0, status.running_steps - self.in_flight)
+        had_quota = self._held_back
+        self._held_back = {each.agent: each for each in status.held_back}
         if status.draining:
             self._become(NodeState.DRAINING, _DRAINING)
         else:
             self._become(NodeState.READY, "")
-        self._on_change(self, Change.ROOM)
+        self._on_change(self, Change.OFFER if had_quota != self._held_back else Change.ROOM)
+        if had_quota or self._held_back:
+            self._tell_held_back()
         self._finish_if_drained()
 
     def run_adopted(self, adopted: RunAdopted) -> None:
@@ -312,6 +326,17 @@ class KnownNode:
             self._become(NodeState.CONNECTING, error.message)
         for execution_id in unsent:
             self._end(execution_id, Rejection(reason=RejectionReason.DRAINING))
+
+    def _tell_held_back(self) -> None:
+        """Have the runs of executions that did not get on lately told what their agents wait on (C42)."""
+        for execution in self._executions.values():
+            held_back = self._held_back.get(execution.agent)
+            if held_back is None:
+                execution.resume()
+            elif execution.got_on:
+                execution.got_on = False
+            else:
+                execution.suspend(held_back.waiting_on)
 
     def _wait_for_leases(self) -> None:
         certainty = self._leases.certainty

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.placement.node import Change, KnownNode
@@ -12,13 +13,20 @@ from coordinator.scope import Scope
 from fanfold.model.node import NodeState
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure
 
+_LOAD_OF_HELD_BACK = 1e6
+"""Makes a node whose provider holds an agent's steps back the last that is chosen for it, whatever the others' load."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a step waits for a node that could take it, in seconds (C3). A full node is waited for without end."""
+    """How long a step waits for a node that could take it, in seconds (C3). A full node is waited for without end.
+
+    With a `quota` of 0, steps of a model whose quota is gone go to their nodes all the same, which refuse them (F8).
+    """
 
     agent_unknown: float = 2.0
     unplaceable: float = 30.0
+    quota: float = 0.0
 
 
 class PlacementQueue:
@@ -29,7 +37,7 @@ class PlacementQueue:
 
     def __init__(self, nodes: Nodes, patience: Patience) -> None:
         self._nodes = nodes
-        self._patience = patience
+        self.patience = patience
         self._turns = Turns()
         nodes.listen(self._on_change)
 
@@ -75,6 +83,10 @@ class PlacementQueue:
         for node in self._nodes:
             if node.offers(need.agent) and node.has_room(now) and (not need.labels or node.carries(need.labels)):
                 load = node.load()
+                if held_back := node.held_back(need.agent):
+                    if held_back.quota and self.patience.quota:
+                        continue
+                    load += _LOAD_OF_HELD_BACK
                 if best is None or load < least:
                     best, least = node, load
         if best is not None:
@@ -108,9 +120,9 @@ class PlacementQueue:
         The answer says what is missing, and nothing about the nodes that are there (F21).
         """
         offering = [node for node in self._nodes if node.offers(need.agent)]
-        if any(node.carries(need.labels) for node in offering):
-            return None, 0.0
-        patience, code = self._patience.unplaceable, FailureCode.UNPLACEABLE
+        if able := [node for node in offering if node.carries(need.labels)]:
+            return self._judge_quota(need, able)
+        patience, code = self.patience.unplaceable, FailureCode.UNPLACEABLE
         if offering:
             labels = ", ".join(f"{name}={value}" for name, value in need.labels)
             missing = f"no live node that offers agent {need.agent!r} carries the labels {labels}"
@@ -122,6 +134,14 @@ class PlacementQueue:
             states = {node.state for node in self._nodes}
             # A node that was never reached may still turn out to offer it.
             if NodeState.READY in states and NodeState.CONNECTING not in states:
-                patience = self._patience.agent_unknown
+                patience = self.patience.agent_unknown
         retryable = code is FailureCode.UNPLACEABLE
         return StepFailure(code=code, message=missing, retryable=retryable), patience
+
+    def _judge_quota(self, need: Need, able: Sequence[KnownNode]) -> tuple[StepFailure | None, float]:
+        """What to answer if every node that is able to take the step waits for a quota; nothing if any does not."""
+        waits = [held_back for node in able if (held_back := node.held_back(need.agent)) and held_back.quota]
+        if not self.patience.quota or len(waits) < len(able):
+            return None, 0.0
+        message = f"{waits[0].waiting_on} is exhausted"
+        return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=message), self.patience.quota

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from executor_node.admission import Limits
 from executor_node.running import RunningStep
@@ -31,8 +31,16 @@ MAX_FLOOD = 1000
 """Progress messages in one read, after which a worker has to wait a moment."""
 
 
-OnAsk = Callable[[str, str, Callable[[str], None]], None]
-"""Takes what a step asks, of what, and who takes the answer."""
+class Answers(Protocol):
+    """Answers what a step asks."""
+
+    def take(self, what: str, text: str, tell: Callable[[str], None]) -> None:
+        """It asks `what` of a text; `tell` takes the answer, once. Raises ValueError if nobody may ask that."""
+        ...
+
+    def close(self) -> None:
+        """It is gone from its worker, and waits for no answer."""
+        ...
 
 
 class SharedWorkers:
@@ -92,6 +100,7 @@ class SharedWorkers:
         self._ended.set()
         steps, worker.steps = worker.steps, {}
         for shared in steps.values():
+            shared.gone()
             may_run_again = shared.step.agent.idempotent
             if worker.is_apart or shared.step.stopped_by is not None or not may_run_again:
                 message = f"its worker was lost: {why}"
@@ -130,22 +139,27 @@ class SharedWorkers:
 class SharedStep:
     """A step in a shared worker: what it runs, what it is told besides its spec, and who answers what it asks."""
 
-    __slots__ = ("_on_ask", "assignment", "entry", "number", "step", "worker")
+    __slots__ = ("_answers", "assignment", "entry", "number", "step", "worker")
 
-    def __init__(self, step: RunningStep, entry: str, assignment: Any = None, on_ask: OnAsk | None = None) -> None:
+    def __init__(self, step: RunningStep, entry: str, assignment: Any = None, answers: Answers | None = None) -> None:
         self.step = step
         self.entry = entry
         self.assignment = assignment
-        self._on_ask = on_ask
+        self._answers = answers
         self.number = 0
         self.worker: SharedWorker | None = None
 
     def asked(self, what: str, text: str) -> None:
         """The step asks something. Raises ValueError if it is none that may."""
         worker, number = self.worker, self.number
-        if self._on_ask is None or worker is None:
+        if self._answers is None or worker is None:
             raise ValueError("the agent asks, and nobody answers")
-        self._on_ask(what, text, lambda answer: worker.answer(number, answer))
+        self._answers.take(what, text, lambda answer: worker.answer(number, answer))
+
+    def gone(self) -> None:
+        """It is gone from its worker."""
+        if self._answers is not None:
+            self._answers.close()
 
     def stop(self) -> None:
         """Cancel it in its worker."""
@@ -209,6 +223,7 @@ class SharedWorker:
             self.process.pause()
 
     def _end_step(self, shared: SharedStep, result: Result) -> None:
+        shared.gone()
         if self.is_apart:
             shared.step.settle(result)
             self._pool.give_up(self)  # the step ends when its process is gone

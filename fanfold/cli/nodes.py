@@ -32,7 +32,7 @@ def show_nodes(server: str | None, *, as_json: bool) -> None:
             cell(f"{status.running_steps}/{status.max_concurrent_steps}"),
             cell(len(view.node.agents)),
             cell(",".join(f"{name}={value}" for name, value in sorted(view.node.labels.items())) or "-"),
-            cell(view.waiting_on or "-"),
+            cell(waiting_on(view) or "-"),
         )
     show_table(rows)
     if not views:
@@ -70,6 +70,14 @@ def offers(views: Sequence[NodeView]) -> list[tuple[Agent, int]]:
                 agents.setdefault(agent.name, agent)
                 counts[agent.name] = counts.get(agent.name, 0) + 1
     return [(agents[name], counts[name]) for name in sorted(agents)]
+
+
+def waiting_on(view: NodeView) -> str:
+    """What the node waits on, or agents of it."""
+    agents: dict[str, list[str]] = {}
+    for each in view.node.status.held_back:
+        agents.setdefault(each.waiting_on, []).append(each.agent)
+    return view.waiting_on or "; ".join(f"{why} ({', '.join(names)})" for why, names in agents.items())
 
 
 async def _views(server: str | None) -> list[NodeView]:

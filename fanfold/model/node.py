@@ -43,6 +43,18 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack:
+    """An agent whose steps do not get on at the moment because of its model's provider (F8, F9).
+
+    `waiting_on` says in words on what they wait. With `quota`, steps that begin now end QUOTA_EXHAUSTED instead.
+    """
+
+    agent: str
+    waiting_on: str
+    quota: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
     """How a node fares (C10).
 
@@ -54,6 +66,7 @@ class NodeStatus:
     running_steps: int = 0
     draining: bool = False
     coordinators: int = 0
+    held_back: tuple[HeldBack, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,7 @@ class NodeStatus(_message.Message):
     RUNNING_STEPS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     COORDINATORS_FIELD_NUMBER: _builtins.int
+    HELD_BACK_FIELD_NUMBER: _builtins.int
     concurrency_hint: _builtins.int
     """Steps it would like to have at once (C10): advice, not a ceiling."""
     max_concurrent_steps: _builtins.int
@@ -201,6 +202,12 @@ class NodeStatus(_message.Message):
     """On a link: coordinators that have work here at the moment, the one that is told this always counted. Each SHOULD want
     its share of the hint only, and at least one step.
     """
+    @_builtins.property
+    def held_back(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldBack]:
+        """Agents whose steps do not get on at the moment (F8, F9). Coordinators SHOULD prefer nodes where an agent is not
+        among these.
+        """
+
     def __init__(
         self,
         *,
@@ -209,14 +216,45 @@ class NodeStatus(_message.Message):
         running_steps: _builtins.int = ...,
         draining: _builtins.bool = ...,
         coordinators: _builtins.int = ...,
+        held_back: _abc.Iterable[Global___HeldBack] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency_hint", b"concurrency_hint", "coordinators", b"coordinators", "draining", b"draining", "max_concurrent_steps", b"max_concurrent_steps", "running_steps", b"running_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency_hint", b"concurrency_hint", "coordinators", b"coordinators", "draining", b"draining", "held_back", b"held_back", "max_concurrent_steps", b"max_concurrent_steps", "running_steps", b"running_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NodeStatus: _TypeAlias = NodeStatus  # noqa: Y015
+
+@_typing.final
+class HeldBack(_message.Message):
+    """An agent whose steps do not get on at the moment because of its model's provider."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    WAITING_ON_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """Its name."""
+    waiting_on: _builtins.str
+    """What its steps wait on, in words: the rate limit or the quota of a provider."""
+    quota: _builtins.bool
+    """Whether the quota is gone: steps that begin now do not wait but end QUOTA_EXHAUSTED."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        waiting_on: _builtins.str = ...,
+        quota: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "quota", b"quota", "waiting_on", b"waiting_on"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldBack: _TypeAlias = HeldBack  # noqa: Y015
 
 @_typing.final
 class Agent(_message.Message):

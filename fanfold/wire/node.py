@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus, NodeView, Workspace
+from fanfold.model.node import Agent, AgentKind, HeldBack, Isolation, Node, NodeState, NodeStatus, NodeView, Workspace
 from fanfold.v1 import node_pb2 as pb
 from fanfold.wire.time import set_timestamp, time_from_proto
 
@@ -22,6 +22,9 @@ def status_to_proto(status: NodeStatus) -> pb.NodeStatus:
         running_steps=status.running_steps,
         draining=status.draining,
         coordinators=status.coordinators,
+        held_back=[
+            pb.HeldBack(agent=each.agent, waiting_on=each.waiting_on, quota=each.quota) for each in status.held_back
+        ],
     )
 
 
@@ -33,6 +36,9 @@ def status_from_proto(message: pb.NodeStatus) -> NodeStatus:
         running_steps=message.running_steps,
         draining=message.draining,
         coordinators=message.coordinators,
+        held_back=tuple(
+            HeldBack(agent=each.agent, waiting_on=each.waiting_on, quota=each.quota) for each in message.held_back
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,13 +22,14 @@ from typing import Any, Self
 import structlog
 
 from executor_node.admission import Limits
+from executor_node.agents import AgentDefinition
 from executor_node.agents.llm.assignment import assign
 from executor_node.agents.llm.gates import Gate, Gates
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.messages import Result, Setup
 from executor_node.workers.pool import SharedStep, SharedWorkers
-from fanfold.model.node import Isolation
+from fanfold.model.node import AgentKind, HeldBack, Isolation
 from fanfold.schema.structured import Validator, structured_text
 
 log = structlog.get_logger(__name__)
@@ -55,11 +56,12 @@ class LlmAgents:
         self._workers = SharedWorkers(supervision, setup, limits, max_text_bytes=most)
         self._environment = environment
         self._validator = validator
+        self._quota_pause = limits.quota_pause
         self._answering = asyncio.TaskGroup()
         self._answers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self.gates = Gates()
+        self.gates = Gates(lambda provider: Gate(provider, quota_pause=self._quota_pause))
         await self._answering.__aenter__()
         return self
 
@@ -82,17 +84,31 @@ class LlmAgents:
         assignment = assign(step.agent, self._environment)
         gate = self.gates.of(assignment)
         answers = _Answers(step, gate, self._validator, self._begin)
-        shared = SharedStep(step, _ENTRY, assignment.to_json(), answers.take)
+        shared = SharedStep(step, _ENTRY, assignment.to_json(), answers)
         if refusal := gate.refusal:
             step.end(Result(failure=refusal))  # F8: nothing starts
         else:
             self._workers.place(shared, apart=step.agent.isolation is Isolation.PROCESS)
         return shared
 
-    def _begin(self, answer: Coroutine[Any, Any, None]) -> None:
+    def held_back(self, agents: Iterable[AgentDefinition]) -> tuple[HeldBack, ...]:
+        """Which of these agents do not get on at the moment, because of their providers (F8, F9)."""
+        if self.gates.all_open():
+            return ()
+        gates = {
+            each.name: self.gates.of(assign(each, self._environment)) for each in agents if each.kind is AgentKind.LLM
+        }
+        return tuple(
+            HeldBack(agent=name, waiting_on=gate.waiting_on, quota=gate.is_out_of_quota)
+            for name, gate in gates.items()
+            if gate.waiting_on
+        )
+
+    def _begin(self, answer: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._answering.create_task(answer)
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
+        return task
 
 
 class _Answers:
@@ -103,21 +119,22 @@ class _Answers:
         step: RunningStep,
         gate: Gate,
         validator: Validator,
-        begin: Callable[[Coroutine[Any, Any, None]], None],
+        begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._step = step
         self._gate = gate
         self._validator = validator
         self._begin = begin
+        self._answer: asyncio.Task[None] | None = None
 
     def take(self, what: str, text: str, tell: Callable[[str], None]) -> None:
         """Answer, now or later. Raises ValueError if there is no such question."""
         match what:
             case "turn":
-                self._begin(self._turn(tell))
+                self._answer = self._begin(self._turn(tell))
                 return
             case "check":
-                self._begin(self._check(text, tell))
+                self._answer = self._begin(self._check(text, tell))
                 return
             case "answered":
                 self._gate.answered()
@@ -129,8 +146,15 @@ class _Answers:
                 raise ValueError(f"an unknown question: {what!r:.64}")
         tell("")
 
+    def close(self) -> None:
+        """The step has ended, or begins anew in another worker: nobody waits for an answer."""
+        if self._answer is not None:
+            self._answer.cancel()
+        self._gate.leave(self)
+
     async def _turn(self, tell: Callable[[str], None]) -> None:
-        failure = await self._gate.turn()
+        with self._step.held_back():
+            failure = await self._gate.turn(self)
         tell(json.dumps([failure.code, failure.message, failure.retryable]) if failure else "")
 
     async def _check(self, text: str, tell: Callable[[str], None]) -> None:

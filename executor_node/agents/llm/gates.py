@@ -1,21 +1,20 @@
 """Gates before model providers: one for each provider and credential, passed by all steps of the node (F8, F9).
 
 A provider that limits the rate closes the gate for a while, and those who wait there go on at different moments. One
-that says that the quota is gone closes it for good: nobody passes until, after a pause, a single call has tried again.
+that says that the quota is gone closes it for good: nobody passes until, after a pause, a single call has tried again,
+and has had its answer; others wait for that meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 from executor_node.agents.llm.assignment import Assignment
 from fanfold.backoff import full_jitter
 from fanfold.model.step import FailureCode, StepFailure
-
-QUOTA_PAUSE_SECONDS = 60.0
-"""How long nobody asks a provider whose quota is gone; then one call does."""
 
 MAX_WAIT_SECONDS = 300.0
 """A provider that wants a longer pause fails the step instead, which may be tried again."""
@@ -26,9 +25,12 @@ _QUIET_SECONDS = 60.0
 
 
 class Gate:
-    """The gate before one provider, as one credential passes it."""
+    """The gate before one provider, as one credential passes it.
 
-    def __init__(self, provider: str, *, quota_pause: float = QUOTA_PAUSE_SECONDS) -> None:
+    `quota_pause` in seconds is how long nobody asks a provider whose quota is gone; then one call does.
+    """
+
+    def __init__(self, provider: str, *, quota_pause: float) -> None:
         self.provider = provider
         self._quota_pause = quota_pause
         self._loop = asyncio.get_running_loop()
@@ -37,6 +39,7 @@ class Gate:
         self._limited_at = 0.0
         self._quota_message = ""
         self._asks_again_at = 0.0
+        self._trial: _Trial | None = None
 
     @property
     def waiting_on(self) -> str:
@@ -46,14 +49,39 @@ class Gate:
         return f"the rate limit of {self.provider}" if self._opens_at > self._loop.time() else ""
 
     @property
+    def is_out_of_quota(self) -> bool:
+        """Whether a step that would start now could not so much as try."""
+        return bool(self._quota_message) and (self._trial is not None or self._loop.time() < self._asks_again_at)
+
+    @property
     def refusal(self) -> StepFailure | None:
         """The failure of a step that would start now, when the quota is gone and it is not yet time to ask again."""
-        if self._quota_message and self._loop.time() < self._asks_again_at:
+        if self._quota_message and self._trial is None and self._loop.time() < self._asks_again_at:
             return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=self._quota_message)
         return None
 
-    async def turn(self) -> StepFailure | None:
-        """Wait until the next call may be made. Returns the failure of the step if it may not be made at all."""
+    async def turn(self, who: object) -> StepFailure | None:
+        """Wait until the next call may be made. Returns the failure of the step if it may not be made at all.
+
+        `who` is the step that calls; it says `leave` when it ends.
+        """
+        while True:
+            if failure := await self._wait_for_rate() or self.refusal:
+                return failure
+            if not self._quota_message:
+                return None
+            if self._trial is None:
+                self._trial = _Trial(who, self._loop.create_future())
+            if self._trial.who is who:
+                return None
+            await asyncio.shield(self._trial.over)
+
+    def leave(self, who: object) -> None:
+        """A step makes no more calls. If it was to try whether there is quota again, another may."""
+        if self._trial is not None and self._trial.who is who:
+            self._end_trial()
+
+    async def _wait_for_rate(self) -> StepFailure | None:
         spread = 0.0
         while (left := self._opens_at + spread - self._loop.time()) > 0:
             if left > MAX_WAIT_SECONDS:
@@ -63,10 +91,6 @@ class Gate:
                 # Drawn anew each time that it is closed, and only after it opens: nobody is earlier than told.
                 spread = full_jitter(self._limits_in_a_row, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)
             await asyncio.sleep(self._opens_at + spread - self._loop.time())
-        if refusal := self.refusal:
-            return refusal
-        if self._quota_message:
-            self._asks_again_at = self._loop.time() + self._quota_pause  # this call is the one that tries
         return None
 
     def limited(self, retry_after: float | None) -> None:
@@ -81,16 +105,30 @@ class Gate:
         """The provider has said that the quota is gone."""
         self._quota_message = message or f"the quota of {self.provider} is exhausted"
         self._asks_again_at = self._loop.time() + self._quota_pause
+        self._end_trial()
 
     def answered(self) -> None:
         """The provider has answered a call: there is quota again."""
         self._quota_message = ""
+        self._end_trial()
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.over.set_result(None)
+            self._trial = None
+
+
+class _Trial(NamedTuple):
+    """The call that tries whether there is quota again, and when that is known."""
+
+    who: object
+    over: asyncio.Future[None]
 
 
 class Gates:
     """All gates of a node."""
 
-    def __init__(self, make: Callable[[str], Gate] = Gate) -> None:
+    def __init__(self, make: Callable[[str], Gate]) -> None:
         self._make = make
         self._gates: dict[bytes, Gate] = {}
 
@@ -102,6 +140,6 @@ class Gates:
             self._gates[digest] = self._make(assignment.provider)
         return self._gates[digest]
 
-    def closed(self) -> Iterator[Gate]:
-        """Those that nobody passes now."""
-        return (gate for gate in self._gates.values() if gate.waiting_on)
+    def all_open(self) -> bool:
+        """Whether calls pass all of them."""
+        return not any(gate.waiting_on for gate in self._gates.values())

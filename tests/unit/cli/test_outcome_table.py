@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.cells import cell_len
 
-from fanfold.cli.nodes import offers
+from fanfold.cli.nodes import offers, waiting_on
 from fanfold.cli.outcomes import View, outcome_table, show_outcomes, summary
 from fanfold.cli.output import lasted
 from fanfold.cli.printable import printable
 from fanfold.cli.tables import GAP, Table, cell
-from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeState, NodeStatus, NodeView
+from fanfold.model.node import Agent, AgentKind, HeldBack, Isolation, Node, NodeState, NodeStatus, NodeView
 from fanfold.model.run import Budget
 from fanfold.model.step import FailureCode, SourceAnchor, StepFailure, StepOutcome
 from fanfold.model.validation import node_view_to_json, outcome_from_json
@@ -210,6 +211,19 @@ def test_agents_are_counted_on_ready_nodes_only() -> None:
     ]
 
 
+@pytest.mark.contract("F8", "C42")
+def test_a_node_waits_on_what_holds_its_agents_back() -> None:
+    view = _view("one", NodeState.READY, "a", "b", "c")
+    assert waiting_on(view) == ""
+    quota, rate = "the quota of openai", "the rate limit of anthropic"
+    held_back = tuple(
+        HeldBack(agent=agent, waiting_on=why) for agent, why in {"a": quota, "b": rate, "c": quota}.items()
+    )
+    held = replace(view, node=replace(view.node, status=NodeStatus(held_back=held_back)))
+    assert waiting_on(held) == "the quota of openai (a, c); the rate limit of anthropic (b)"
+    assert waiting_on(replace(held, waiting_on="its link is being made")) == "its link is being made"
+
+
 def test_a_node_in_json() -> None:
     form = json.loads(json.dumps(node_view_to_json(_view("one", NodeState.LOST, "a"))))
     assert form == {
@@ -233,6 +247,7 @@ def test_a_node_in_json() -> None:
                 "running_steps": 3,
                 "draining": False,
                 "coordinators": 0,
+                "held_back": [],
             },
             "version": "1.2",
         },

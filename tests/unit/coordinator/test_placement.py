@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,7 +16,7 @@ from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.scope import Scope
 from fanfold.errors import Unavailable
-from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodesChanged, NodeState, NodeStatus
+from fanfold.model.node import Agent, AgentKind, HeldBack, Isolation, Node, NodesChanged, NodeState, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepPolicy
 from fanfold.ports import ExecutionStart, LinkListener, Rejection, RejectionReason
 
@@ -63,7 +64,7 @@ class Fleet:
         self.listeners[address] = listener
         await self._ends[address]
 
-    def status(self, address: str, **changes: int | bool) -> None:
+    def status(self, address: str, **changes: int | bool | tuple[HeldBack, ...]) -> None:
         self.listeners[address].status_changed(NodeStatus(**{"max_concurrent_steps": 4, **changes}))  # type: ignore[arg-type]
 
     def lose(self, address: str) -> None:
@@ -119,6 +120,40 @@ async def test_load_counts_what_others_run_there() -> None:
         fleet.status("busy", concurrency_hint=2, running_steps=3)
         places = [(await taken(queue, step())).address for _ in range(3)]
     assert places == ["idle", "idle", "idle"]
+
+
+LIMITED = (HeldBack(agent="a", waiting_on="the rate limit of openai"),)
+EXHAUSTED = (HeldBack(agent="a", waiting_on="the quota of openai", quota=True),)
+
+
+@pytest.mark.contract("F8", "F9")
+@pytest.mark.parametrize("held_back", [LIMITED, EXHAUSTED])
+async def test_nodes_whose_provider_holds_the_agent_back_are_taken_last(held_back: tuple[HeldBack, ...]) -> None:
+    async with placing(node("held", "a", "b"), node("busy", "a", "b", most=2)) as (fleet, _, queue):
+        fleet.status("held", held_back=held_back)
+        fleet.status("busy", running_steps=1, max_concurrent_steps=3)
+        places = [(await taken(queue, step())).address for _ in range(3)]
+        assert places == ["busy", "busy", "held"]
+        fleet.status("held")
+        assert (await taken(queue, step("b"))).address == "held"
+
+
+@pytest.mark.contract("F8", "C42")
+async def test_a_step_waits_for_a_quota_as_long_as_it_is_to_and_says_so() -> None:
+    scope = Scope(run_id="run-1", owner="o", progress=False)
+    async with placing(node("held", "a"), patience=replace(PATIENCE, quota=30.0)) as (fleet, _, queue):
+        fleet.status("held", held_back=EXHAUSTED)
+        waits = asyncio.create_task(queue.acquire(step(), scope))
+        await until(lambda: scope.waiting.summary() == "a place: the quota of openai is exhausted")
+        await asyncio.sleep(3 * PATIENCE.unplaceable)
+        assert not waits.done()
+        fleet.status("held")
+        assert isinstance(await asyncio.wait_for(waits, 5), KnownNode)
+    async with placing(node("held", "a"), patience=replace(PATIENCE, quota=0.3)) as (fleet, _, queue):
+        fleet.status("held", held_back=EXHAUSTED)
+        failure = await asyncio.wait_for(queue.acquire(step(), scope), 5)
+        assert isinstance(failure, StepFailure)
+        assert failure.code is FailureCode.QUOTA_EXHAUSTED
 
 
 @pytest.mark.contract("C6")
