@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.agents.command.agents import MAX_ARGUMENT_BYTES
 from executor_node.agents.command.definition import EventRule, OutputForm, PromptBy
+from executor_node.agents.command.invocation import MAX_ARGUMENT_BYTES
 from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
 from integration.node_harness import command_agent, find_processes, new_marker, running_node
 

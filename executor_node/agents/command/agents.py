@@ -7,7 +7,6 @@ sees the variables of the node's environment that its agent file names, and no o
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +16,17 @@ from typing import Any, Self
 import structlog
 
 from executor_node.admission import Limits
-from executor_node.agents import AgentDefinition
-from executor_node.agents.command.definition import Keep, OutputForm, PromptBy, WorkspaceUse
-from executor_node.agents.command.failures import without_secrets
+from executor_node.agents.command.definition import Keep, WorkspaceUse
+from executor_node.agents.command.failures import failure_of, without_secrets
 from executor_node.agents.command.folders import NO_GARBAGE_COLLECTION, Folder, Folders
-from executor_node.agents.command.mapped import MappedForm
-from executor_node.agents.command.own import OwnForm
+from executor_node.agents.command.invocation import environment_of, invocation_of, reader_of
 from executor_node.agents.command.program import Program
-from executor_node.agents.command.readers import Lines, OneValue, Reader, Text
-from executor_node.agents.command.report import Report
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.protocol import Launch
 from executor_node.workers.messages import Result
 from fanfold.agent import AgentFailed
 from fanfold.model.step import FailureCode, StepFailure
-from fanfold.model.validation import spec_to_json
-
-MAX_ARGUMENT_BYTES = 128 * 2**10 - 1
-"""The kernel's limit for one argument of a program."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +69,7 @@ class CommandAgents:
 
     def carry_out(self, step: RunningStep) -> CommandStep:
         """Run the agent's program for a step."""
-        environment = {name: self._environment[name] for name in step.agent.env if name in self._environment}
+        environment = environment_of(step.agent, self._environment)
         command = CommandStep(step, self._supervision, self._folders, environment, grace=self._limits.stop_grace)
         command.begin(self._running.create_task)
         return command
@@ -136,23 +127,32 @@ class CommandStep:
 
     async def _run(self) -> Result:
         agent = self._step.agent
-        argv, standard_input = _invocation(self._step)
+        argv, standard_input = invocation_of(self._step)
         async with self._folders.of_step(agent.workspace) as folder:
             if agent.workspace is WorkspaceUse.WORKTREE:
                 self._environment |= NO_GARBAGE_COLLECTION
-            reader = _reader(self._step, folder.path)
-            program = Program(self._supervision, reader, grace=self._grace, idempotent=agent.idempotent)
+            reader = reader_of(self._step, folder.path)
+            program = Program(self._supervision, reader, grace=self._grace, failure_of_exit=self._failure_of_exit)
             launch = Launch(argv=argv, environment=self._environment, directory=str(folder.path))
             self._program = program
             result = self._judged(await program.run(launch, standard_input), program, folder)
             self._step.settle(result)
             return result
 
+    def _failure_of_exit(self, message: str, *, is_crash: bool) -> StepFailure:
+        """The failure of a program that did not exit with 0, and has said no more of it than to its standard error."""
+        agent = self._step.agent
+        if is_crash:
+            return StepFailure(code=FailureCode.CRASHED, message=message, retryable=agent.idempotent)
+        return failure_of(message) if agent.preset else StepFailure(code=FailureCode.AGENT_FAILED, message=message)
+
     def _judged(self, result: Result, program: Program, folder: Folder) -> Result:
         step = self._step
         if program.wrote_too_much and step.stopped_by is None:
             message = f"the output is larger than {step.max_output_bytes:,} bytes"
             step.stopped_by = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
+        if step.agent.preset is not None:
+            result = _with_answer(result)
         has_failed = step.stopped_by is not None or result.failure is not None
         remarks = []
         if step.stopped_by is not None and program.errors and step.stopped_by.code is not FailureCode.CANCELLED:
@@ -171,40 +171,8 @@ class CommandStep:
         return replace(failure, message=without_secrets(message, self._environment))
 
 
-def _invocation(step: RunningStep) -> tuple[list[str], bytes | None]:
-    """The command line, and what goes to the program's standard input. Raises AgentFailed."""
-    agent, prompt = step.agent, step.spec.prompt
-    argv = list(agent.command)
-    match agent.prompt:
-        case PromptBy.STDIN:
-            return argv, prompt.encode(errors="replace")
-        case PromptBy.JSON:
-            return argv, json.dumps(spec_to_json(step.spec)).encode()
-        case PromptBy.ARGUMENT:
-            return [*argv, _argument(prompt)], None
-
-
-def _argument(prompt: str) -> str:
-    encoded = prompt.encode(errors="replace")
-    if len(encoded) > MAX_ARGUMENT_BYTES:
-        why = f"the prompt is larger than {MAX_ARGUMENT_BYTES:,} bytes, the most an argument can hold"
-        raise AgentFailed(why, code=FailureCode.PAYLOAD_TOO_LARGE)
-    if "\0" in prompt:
-        raise AgentFailed("the prompt has a NUL character, which no argument of a program can hold")
-    return encoded.decode()
-
-
-def _reader(step: RunningStep, folder: Path) -> Reader:
-    """What reads the program's output."""
-    agent: AgentDefinition = step.agent
-    most = step.max_output_bytes
-    keeps_all = agent.output is OutputForm.TEXT or not agent.events
-    report = Report(step.progressed, folder, max_bytes=0 if keeps_all else most, stir=step.stirred)
-    if agent.output is OutputForm.TEXT:
-        return Text(report, most)
-    if agent.events:
-        form = MappedForm(report, agent.events)
-        return (Lines if agent.output is OutputForm.JSON_LINES else OneValue)(report, form.take, most)
-    if agent.output is OutputForm.JSON:
-        return OneValue(report, report.result, most)
-    return Lines(report, OwnForm(report).take, most, keeps_all=True)
+def _with_answer(result: Result) -> Result:
+    """The result of a coding agent, which has to end with an answer: it is a model that speaks (C2)."""
+    if result.failure is not None or result.output.strip():
+        return result
+    return replace(result, failure=StepFailure(code=FailureCode.AGENT_FAILED, message="it has ended without an answer"))

@@ -10,10 +10,12 @@ from fanfold.model.step import FailureCode, StepFailure
 _MAX_MESSAGE = 2048
 
 _QUOTA = re.compile(
-    r"insufficient[_ ]quota|exceeded your current quota|quota (is )?(exceeded|exhausted)|exhausted your .{0,40}quota"
-    r"|credit balance is too low|out of (extra )?(credits|usage)|hit your .{0,20}limit|usage limit|billing",
+    r"insufficient[_ ]quota|exceeded your current quota|(?<!disk )quota (is )?(exceeded|exhausted)"
+    r"|exhausted your .{0,40}quota|credit balance is too low"
+    r"|out of (extra )?(credits|usage)|hit your .{0,20}limit|usage limit|billing",
     re.IGNORECASE,
 )
+_RETRY = re.compile(r"retry (?:in|after) \d", re.IGNORECASE)
 _RATE = re.compile(r"rate.?limit|too many requests|\b429\b|resource.?exhausted", re.IGNORECASE)
 _PASSING = re.compile(
     r"overloaded|\b5(?:00|02|03|04|29)\b|service unavailable|internal server error|timed? ?out|connection "
@@ -33,9 +35,9 @@ _SERVERS_FAULT = 500
 def failure_of(message: str, status: int | None = None) -> StepFailure:
     """The failure that a program's error message stands for; `status` is the provider's answer in HTTP if known."""
     said = " ".join(message.split())[:_MAX_MESSAGE]
-    if _QUOTA.search(said):
+    if _QUOTA.search(said) and not _RETRY.search(said):
         return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=f"the provider's quota is exhausted: {said}")
-    if status == _LIMITED_STATUS or _RATE.search(said):
+    if status == _LIMITED_STATUS or _RATE.search(said) or _QUOTA.search(said):
         return _failed(f"the provider limits the rate: {said}", retryable=True)
     if _CREDENTIALS.search(said):
         return _failed(f"the provider refused the credentials: {said}")

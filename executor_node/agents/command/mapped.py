@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from executor_node.agents.command.definition import EventRule
 from executor_node.agents.command.report import Report, tokens
-from fanfold.model.step import NO_USAGE, Usage
+from executor_node.workers.messages import line_of
+from fanfold.model.step import NO_USAGE, FailureCode, StepFailure, Usage
 
 _NOWHERE = object()
 
@@ -41,7 +43,8 @@ class MappedForm:
         if (result := _at(value, rule.result)) is not _NOWHERE:
             report.result(result)
         if (error := _at(value, rule.error)) not in (_NOWHERE, None, False, ""):
-            report.failed(error)
+            message = error if isinstance(error, str) else json.dumps(error)
+            report.failure = StepFailure(code=FailureCode.AGENT_FAILED, message=line_of(message))
 
     def _usage(self, rule: EventRule, value: Any) -> Usage:
         places = (rule.input_tokens, rule.output_tokens, rule.requests)

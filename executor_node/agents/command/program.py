@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 from executor_node.agents.command.readers import Reader
 from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
@@ -18,6 +19,18 @@ _TAIL_BYTES = 2048
 _PAUSE_SECONDS = 0.01
 
 
+class FailureOfExit(Protocol):
+    """Says what a program's exit stands for."""
+
+    def __call__(self, message: str, *, is_crash: bool) -> StepFailure:
+        """The failure for a message about an exit code, or about a signal that crashed it."""
+        ...
+
+
+def _plain_failure(message: str, *, is_crash: bool) -> StepFailure:
+    return StepFailure(code=FailureCode.CRASHED if is_crash else FailureCode.AGENT_FAILED, message=message)
+
+
 class Program:
     """A program and all that it starts.
 
@@ -25,14 +38,16 @@ class Program:
         supervision: what launches it.
         reader: what reads its standard output.
         grace: seconds between SIGTERM and SIGKILL.
-        idempotent: whether running it again does no harm.
+        failure_of_exit: what its exit stands for if its reader knows of no failure.
     """
 
-    def __init__(self, supervision: Supervision, reader: Reader, *, grace: float, idempotent: bool = False) -> None:
+    def __init__(
+        self, supervision: Supervision, reader: Reader, *, grace: float, failure_of_exit: FailureOfExit = _plain_failure
+    ) -> None:
         self._supervision = supervision
         self._reader = reader
         self._grace = grace
-        self._idempotent = idempotent
+        self._failure_of_exit = failure_of_exit
         self._errors = Tail(_TAIL_BYTES)
         self._ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._tree: ProcessTree | None = None
@@ -97,6 +112,4 @@ class Program:
         if why:
             return StepFailure(code=FailureCode.CRASHED, message=why, retryable=True)
         message = f"{describe_exit(code)}: {self.errors}" if self.errors else describe_exit(code)
-        if code < 0:
-            return StepFailure(code=FailureCode.CRASHED, message=message, retryable=self._idempotent)
-        return StepFailure(code=FailureCode.AGENT_FAILED, message=message)
+        return self._failure_of_exit(message, is_crash=code < 0)
