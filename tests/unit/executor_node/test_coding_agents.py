@@ -183,7 +183,7 @@ def test_an_error_that_codex_got_over_is_none() -> None:
 
 @pytest.mark.parametrize("preset", Preset)
 def test_lines_that_make_no_sense_are_passed_over(preset: Preset) -> None:
-    lines = [
+    lines: list[object] = [
         None,
         [],
         "text",
