@@ -16,8 +16,9 @@ from executor_node.agents import AgentDefinition
 from executor_node.agents.command.agents import CommandAgents
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
+from executor_node.clock import TurnClock
 from executor_node.places import Places
-from executor_node.running import Act, RunningStep
+from executor_node.running import Act, Home, RunningStep
 from executor_node.schemas import Schemas
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.messages import Result
@@ -95,6 +96,7 @@ class Executions:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._home = Home(node=self._node_name, clock=TurnClock(), on_end=self._end)
         await self._schemas.__aenter__()
         await self._llm.__aenter__()
         await self._commands.__aenter__()
@@ -134,11 +136,10 @@ class Executions:
             execution_id,
             spec,
             agent,
+            home=self._home,
             session_id=f"{self._session_prefix}-{next(self._session_numbers)}",
-            node=self._node_name,
             max_output_bytes=min(agent.max_output_bytes or most, most),
             listener=listener,
-            on_end=self._end,
         )
         self._steps[execution_id] = step
         step.begin()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from executor_node.agents import AgentDefinition
+from executor_node.clock import TurnClock
 from executor_node.progress import ProgressTeller
 from executor_node.workers.messages import Progress, Result
 from fanfold.model.step import (
@@ -37,16 +38,25 @@ class Act(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """What the steps of a node have in common: its name, its clock, and who is told when nothing is left of one."""
+
+    node: str
+    clock: TurnClock
+    on_end: Callable[[RunningStep], None]
+
+
 class RunningStep:
     """A step until its outcome. Of result, cancellation and deadlines, what comes first decides the outcome."""
 
     __slots__ = (
         "_act",
         "_held_back",
+        "_home",
         "_is_settled",
         "_listener",
         "_loop",
-        "_on_end",
         "_progress",
         "_progressed_at",
         "_silence_timer",
@@ -57,7 +67,6 @@ class RunningStep:
         "began_at",
         "execution_id",
         "max_output_bytes",
-        "node",
         "result",
         "session_id",
         "spec",
@@ -71,25 +80,23 @@ class RunningStep:
         spec: AgentStepSpec,
         agent: AgentDefinition,
         *,
+        home: Home,
         session_id: str,
-        node: str,
         max_output_bytes: int,
         listener: Callable[[StepEvent], None],
-        on_end: Callable[[RunningStep], None],
     ) -> None:
         self.execution_id = execution_id
         self.spec = spec
         self.agent = agent
         self.session_id = session_id
-        self.node = node
         self.max_output_bytes = max_output_bytes
         self.result = Result()
         """What came of the agent, once that is known."""
         self.stopped_by: StepFailure | None = None
         """Why it is being stopped, if it is."""
-        self.started_at = datetime.now(UTC)
+        self.started_at = home.clock.now()
+        self._home = home
         self._listener = listener
-        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self.began_at = self._loop.time()
         self._act: Act | None = None
@@ -102,6 +109,11 @@ class RunningStep:
         self._usage_told = NO_USAGE
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that it runs on, by name."""
+        return self._home.node
 
     @property
     def owner(self) -> str:
@@ -160,7 +172,11 @@ class RunningStep:
 
     def tell(self, progress: Progress) -> None:
         """Tell progress as it is, at once."""
-        self._listener(StepProgressed(task_id=self.spec.task_id, time=datetime.now(UTC), progress=progress))
+        self._listener(StepProgressed(task_id=self.spec.task_id, time=self._home.clock.now(), progress=progress))
+
+    def stirred(self) -> None:
+        """The agent gets on, though there is nothing to tell."""
+        self._progressed_at = self._loop.time()
 
     def stirred(self) -> None:
         """The agent gets on, though there is nothing to tell."""
@@ -196,7 +212,7 @@ class RunningStep:
     def end(self, result: Result) -> None:
         """Nothing of the step is left. `result` counts if none was known before."""
         self.settle(result)
-        self._on_end(self)
+        self._home.on_end(self)
 
     def tell_outcome(self, structured: Any = None) -> None:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
@@ -207,7 +223,7 @@ class RunningStep:
         if self._progress is not None:
             self._progress.close()
         self._act = None  # which holds this step in turn
-        now = datetime.now(UTC)
+        now = self._home.clock.now()
         outcome = StepOutcome(
             task_id=self.spec.task_id,
             session_id=result.session_id or self.session_id,

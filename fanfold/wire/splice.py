@@ -23,6 +23,7 @@ _NUMBERS = {
     FieldDescriptor.TYPE_UINT32,
     FieldDescriptor.TYPE_UINT64,
 }
+_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE}
 
 
@@ -41,10 +42,10 @@ def _hole_for(field: Any) -> bytes:
 def varint(number: int) -> bytes:
     """A number that is not negative: seven bits a byte, the lowest first; the eighth bit says that more follow."""
     if number < 0x80:
-        return bytes((number,))
+        return _ONE_BYTE[number]
     if number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
-    return bytes((number & 0x7F | 0x80,)) + varint(number >> 7)
+    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80)) + varint(number >> 14)
 
 
 length = lru_cache(maxsize=4096)(varint)

@@ -25,6 +25,9 @@ def set_timestamp(target: Timestamp, time: datetime) -> None:
     target.seconds, target.nanos = _seconds_and_nanos(time)
 
 
+# A step's events and its outcome tell the same two moments over and over again, and so do those of the steps beside it.
+
+
 @lru_cache(maxsize=2048)
 def time_to_bytes(time: datetime) -> bytes:
     """A time in UTC as an encoded Timestamp."""
@@ -43,10 +46,6 @@ def time_from_proto(timestamp: Timestamp) -> datetime:
     return _time(timestamp.seconds, timestamp.nanos)
 
 
-# A step's events and its outcome tell the same two moments over and over again.
-
-
-@lru_cache(maxsize=2048)
 def _seconds_and_nanos(time: datetime) -> tuple[int, int]:
     since = time - _EPOCH  # exact, which `timestamp()` is not in far years
     return since.days * 86_400 + since.seconds, since.microseconds * 1000
