@@ -18,7 +18,7 @@ from fanfold.model.step import (
 )
 from fanfold.v1 import executor_node_pb2 as node_pb
 from fanfold.v1 import step_pb2 as pb
-from fanfold.wire.splice import holes_for, sized, varint
+from fanfold.wire.splice import holes_for, known, sized, text, varint
 from fanfold.wire.step import event_from_proto, event_to_proto, outcome_to_proto, spec_to_proto
 from fanfold.wire.time import time_to_bytes
 
@@ -42,12 +42,7 @@ def spec_to_bytes(spec: AgentStepSpec) -> bytes:
         or spec.unknown_fields
     ):
         return spec_to_proto(spec).SerializeToString()
-    return _SPEC % (
-        *sized(spec.task_id.encode()),
-        *sized(spec.agent.encode()),
-        *sized(spec.description.encode()),
-        *sized(spec.prompt.encode()),
-    )
+    return _SPEC % (text(spec.task_id), known(spec.agent), text(spec.description), text(spec.prompt))
 
 
 def outcome_to_bytes(outcome: StepOutcome) -> bytes:
@@ -64,16 +59,16 @@ def outcome_to_bytes(outcome: StepOutcome) -> bytes:
     ):
         return outcome_to_proto(outcome).SerializeToString()
     return _OUTCOME_TEXTS % (
-        *sized(outcome.task_id.encode()),
-        *sized(outcome.session_id.encode()),
-        *sized(outcome.agent.encode()),
-        *sized(outcome.output.encode()),
-        *sized(outcome.node.encode()),
+        text(outcome.task_id),
+        text(outcome.session_id),
+        known(outcome.agent),
+        text(outcome.output),
+        known(outcome.node),
     ) + _OUTCOME_REST % (
         varint(outcome.success),
         varint(outcome.attempts),
-        *sized(time_to_bytes(started_at)),
-        *sized(time_to_bytes(ended_at)),
+        time_to_bytes(started_at),
+        time_to_bytes(ended_at),
     )
 
 
@@ -84,15 +79,15 @@ def event_to_bytes(event: StepEvent) -> bytes:
             return event.outcome.encoded_end
         life, form = _ENDED % sized(outcome_to_bytes(event.outcome)), _ENDED_EVENT
     elif isinstance(event, StepStarted):
-        life, form = _STARTED % (*sized(event.session_id.encode()), *sized(event.node.encode())), _STARTED_EVENT
+        life, form = _STARTED % (text(event.session_id), known(event.node)), _STARTED_EVENT
     else:
         return event_to_proto(event).SerializeToString()
-    return form % (*sized(event.task_id.encode()), *sized(time_to_bytes(event.time)), *sized(life))
+    return form % (text(event.task_id), time_to_bytes(event.time), sized(life))
 
 
 def update_to_bytes(execution_id: str, event: StepEvent) -> bytes:
     """An encoded ExecutionUpdate, which tells an event on a link."""
-    return _UPDATE % (*sized(execution_id.encode()), *sized(event_to_bytes(event)))
+    return _UPDATE % (text(execution_id), sized(event_to_bytes(event)))
 
 
 def relayed_event_from_proto(message: pb.StepEvent) -> StepEvent | None:

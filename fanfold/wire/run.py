@@ -132,10 +132,10 @@ def event_to_bytes(event: RunEvent) -> bytes:
 
 def _step_event_to_bytes(told: RunStepEvent) -> bytes:
     """Put together, and not set field by field: a run tells two of them for each step."""
-    step = _STEP % (varint(told.index), *sized(step_event_to_bytes(told.event)))
+    step = _STEP % (varint(told.index), sized(step_event_to_bytes(told.event)))
     if told.stage or told.recalled or told.label or told.budget_spent is not None:
         step += _about_step(told, pb.RunStepEvent()).SerializeToString()
-    return _EVENT % (varint(told.sequence), *sized(time_to_bytes(told.time)), *sized(step))
+    return _EVENT % (varint(told.sequence), time_to_bytes(told.time), sized(step))
 
 
 def event_from_bytes(data: bytes) -> RunEvent | None:

@@ -4,7 +4,8 @@ On the wire a message is nothing but its fields, one after the other: for each a
 and then a number, or a length and so many bytes. A message within a message is such bytes too. So what has come in
 encoded can be handed on within another message without being looked into.
 
-A message that is put together so is a format: a hole (`%b`) for each number, and two for a length and its bytes.
+A message that is put together so is a format with a hole for each field: a `varint` goes into that of a number, what
+`sized` or `text` give into that of a message or a text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ _NUMBERS = {
     FieldDescriptor.TYPE_UINT32,
     FieldDescriptor.TYPE_UINT64,
 }
-_ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE}
 
 
@@ -33,25 +33,35 @@ def holes_for(message: type[Message], *fields: str) -> bytes:
 
 
 def _hole_for(field: Any) -> bytes:
-    if field.type in _NUMBERS:
-        return varint(field.number << 3 | _NUMBER) + b"%b"
-    assert field.type in _TEXTS
-    return varint(field.number << 3 | _BYTES) + b"%b%b"
+    assert field.type in _NUMBERS | _TEXTS
+    kind = _NUMBER if field.type in _NUMBERS else _BYTES
+    return _varint(field.number << 3 | kind) + b"%b"
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes((number,))
+    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
+
+
+_SMALL = tuple(map(_varint, range(4096)))
+"""Most numbers are lengths, which are small. Looking one up takes a fifth of making it."""
 
 
 def varint(number: int) -> bytes:
     """A number that is not negative: seven bits a byte, the lowest first; the eighth bit says that more follow."""
-    if number < 0x80:
-        return _ONE_BYTE[number]
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80)) + varint(number >> 14)
+    return _SMALL[number] if number < len(_SMALL) else _varint(number)
 
 
-length = lru_cache(maxsize=4096)(varint)
-"""The same for lengths, which are much alike for all steps of a run."""
+def sized(data: bytes) -> bytes:
+    """An encoded message as it goes into its hole."""
+    return varint(len(data)) + data
 
 
-def sized(data: bytes) -> tuple[bytes, bytes]:
-    """What goes into the two holes of a text or a message."""
-    return length(len(data)), data
+def text(value: str) -> bytes:
+    """A text as it goes into its hole."""
+    return sized(value.encode())
+
+
+known = lru_cache(maxsize=1024)(text)
+"""The same for short texts that many messages have."""

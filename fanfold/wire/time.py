@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fanfold.errors import InvalidArgument
-from fanfold.wire.splice import holes_for, length, varint
+from fanfold.wire.splice import holes_for, sized, varint
 
 _TIMESTAMP = holes_for(Timestamp, "seconds", "nanos")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,11 +30,11 @@ def set_timestamp(target: Timestamp, time: datetime) -> None:
 
 @lru_cache(maxsize=2048)
 def time_to_bytes(time: datetime) -> bytes:
-    """A time in UTC as an encoded Timestamp."""
+    """A time in UTC as a Timestamp that goes into its hole (`splice`)."""
     seconds, nanos = _seconds_and_nanos(time)
     if seconds < 0:  # nine bytes of ones; nothing that happens has such a time
-        return Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
-    return _TIMESTAMP % (length(seconds), varint(nanos))
+        return sized(Timestamp(seconds=seconds, nanos=nanos).SerializeToString())
+    return sized(_TIMESTAMP % (varint(seconds), varint(nanos)))
 
 
 def time_from_proto(timestamp: Timestamp) -> datetime:
