@@ -96,7 +96,7 @@ class Executions:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._home = Home(node=self._node_name, clock=TurnClock(), on_end=self._end)
+        self._home = Home(node=self._node_name, clock=TurnClock())
         await self._schemas.__aenter__()
         await self._llm.__aenter__()
         await self._commands.__aenter__()
@@ -140,6 +140,7 @@ class Executions:
             session_id=f"{self._session_prefix}-{next(self._session_numbers)}",
             max_output_bytes=min(agent.max_output_bytes or most, most),
             listener=listener,
+            on_end=self._end,
         )
         self._steps[execution_id] = step
         step.begin()

@@ -40,11 +40,10 @@ class Act(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """What the steps of a node have in common: its name, its clock, and who is told when nothing is left of one."""
+    """Where steps run: a node by its name, and the clock by which it tells times."""
 
     node: str
     clock: TurnClock
-    on_end: Callable[[RunningStep], None]
 
 
 class RunningStep:
@@ -53,10 +52,10 @@ class RunningStep:
     __slots__ = (
         "_act",
         "_held_back",
-        "_home",
         "_is_settled",
         "_listener",
         "_loop",
+        "_on_end",
         "_progress",
         "_progressed_at",
         "_silence_timer",
@@ -66,6 +65,7 @@ class RunningStep:
         "agent",
         "began_at",
         "execution_id",
+        "home",
         "max_output_bytes",
         "result",
         "session_id",
@@ -84,10 +84,12 @@ class RunningStep:
         session_id: str,
         max_output_bytes: int,
         listener: Callable[[StepEvent], None],
+        on_end: Callable[[RunningStep], None],
     ) -> None:
         self.execution_id = execution_id
         self.spec = spec
         self.agent = agent
+        self.home = home
         self.session_id = session_id
         self.max_output_bytes = max_output_bytes
         self.result = Result()
@@ -95,8 +97,8 @@ class RunningStep:
         self.stopped_by: StepFailure | None = None
         """Why it is being stopped, if it is."""
         self.started_at = home.clock.now()
-        self._home = home
         self._listener = listener
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self.began_at = self._loop.time()
         self._act: Act | None = None
@@ -109,11 +111,6 @@ class RunningStep:
         self._usage_told = NO_USAGE
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def node(self) -> str:
-        """The node that it runs on, by name."""
-        return self._home.node
 
     @property
     def owner(self) -> str:
@@ -136,9 +133,8 @@ class RunningStep:
 
     def begin(self) -> None:
         """Tell that the step started, and watch its deadlines."""
-        self._listener(
-            StepStarted(task_id=self.spec.task_id, time=self.started_at, session_id=self.session_id, node=self.node)
-        )
+        task_id, node = self.spec.task_id, self.home.node
+        self._listener(StepStarted(task_id=task_id, time=self.started_at, session_id=self.session_id, node=node))
         policy = self.spec.policy
         timeout = policy.timeout or self.agent.timeout
         if timeout is not None:
@@ -172,11 +168,7 @@ class RunningStep:
 
     def tell(self, progress: Progress) -> None:
         """Tell progress as it is, at once."""
-        self._listener(StepProgressed(task_id=self.spec.task_id, time=self._home.clock.now(), progress=progress))
-
-    def stirred(self) -> None:
-        """The agent gets on, though there is nothing to tell."""
-        self._progressed_at = self._loop.time()
+        self._listener(StepProgressed(task_id=self.spec.task_id, time=self.home.clock.now(), progress=progress))
 
     def stirred(self) -> None:
         """The agent gets on, though there is nothing to tell."""
@@ -212,7 +204,7 @@ class RunningStep:
     def end(self, result: Result) -> None:
         """Nothing of the step is left. `result` counts if none was known before."""
         self.settle(result)
-        self._home.on_end(self)
+        self._on_end(self)
 
     def tell_outcome(self, structured: Any = None) -> None:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
@@ -223,7 +215,7 @@ class RunningStep:
         if self._progress is not None:
             self._progress.close()
         self._act = None  # which holds this step in turn
-        now = self._home.clock.now()
+        now = self.home.clock.now()
         outcome = StepOutcome(
             task_id=self.spec.task_id,
             session_id=result.session_id or self.session_id,
@@ -235,7 +227,7 @@ class RunningStep:
             failure=failure,
             usage=self.usage,
             attempts=1,
-            node=self.node,
+            node=self.home.node,
             started_at=self.started_at,
             ended_at=now,
         )
