@@ -120,7 +120,9 @@ async def _durable_runs(
 
 async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: AsyncExitStack) -> ScriptRuns:
     """The runs of scripts, with an engine that is started ahead of them or with the first one."""
-    engine_limits = EngineLimits(heap_bytes=settings.heap_bytes, cpu_seconds=settings.cpu_seconds)
+    engine_limits = EngineLimits(
+        heap_bytes=settings.heap_bytes, cpu_seconds=settings.cpu_seconds, needs_seccomp=settings.needs_seccomp
+    )
     engine = QuickJsEngine(
         engine_limits, spare=settings.spare, on_ready=_tell_protections, on_failed=_tell_that_engine_failed
     )
@@ -145,11 +147,11 @@ def _tell_protections(protections: tuple[str, ...]) -> None:
     """Say what shields this coordinator from scripts; without seccomp, as on macOS, that is less."""
     _log.info("script engine ready", protections=", ".join(protections))
     if SECCOMP not in protections:
-        _log.warning("scripts run without seccomp, which this system does not have: run none that you do not trust")
+        _log.warning("scripts run without seccomp, which this system does not give: run none that you do not trust")
 
 
 def _tell_that_engine_failed(error: str) -> None:
-    _log.warning("script engine not ready", error=error)
+    _log.warning("script engine not ready: scripts are refused, and those of others left to them", error=error)
 
 
 async def _jobs(config: CoordinatorConfig, stack: AsyncExitStack) -> Jobs | None:

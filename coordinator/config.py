@@ -134,6 +134,9 @@ class ScriptSettings(_Section):
     """Bytes of memory of one script."""
     cpu_seconds: int = Field(default=300, ge=1)
     """Seconds of processor time of one script."""
+    needs_seccomp: bool = True
+    """Whether no script is run on a Linux whose kernel takes no seccomp filter. If not, scripts run there with less
+    between them and the coordinator's machine; elsewhere there is no seccomp, and this does not matter."""
     turn_seconds: Seconds = 10.0
     """Seconds that a script may compute without waiting for an answer."""
     most_runs: int = Field(default=1_000, ge=1)

@@ -313,6 +313,28 @@ def agents(server: Server = None, as_json: Json = False) -> None:
     show_agents(server, as_json=as_json)
 
 
+@app.command(epilog="Example: fanfold doctor --server 127.0.0.1:7400")
+def doctor(
+    server: Server = None,
+    registry: job_commands.Registry = None,
+    data_dir: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder where a mesh keeps, or is to keep, its data.")
+    ] = Path("."),
+    as_json: Json = False,
+) -> None:
+    """Say whether this machine has what a mesh needs, and how the mesh fares.
+
+    It looks at Python and the libraries, at what shields the machine from
+    workflow scripts, at where runs are kept, at ports, coordinator, job
+    registry, nodes and agents. Exit code 1 if something that is needed is
+    broken; a service that no option names may well not run.
+    """
+    from fanfold.cli.doctor import Looked, examine
+
+    if not examine(Looked(server=server, registry=registry, data_dir=data_dir), as_json=as_json):
+        raise typer.Exit(exits.FAILED)
+
+
 @serve_app.command(epilog="Example: fanfold serve coordinator --config coordinator.yaml")
 def coordinator(
     config: Config = None, listen: Listen = None, metrics_listen: MetricsListen = None, print_ready: PrintReady = False

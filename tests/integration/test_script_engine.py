@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coordinator.scripts.engine.engine import ScriptSyntaxError
+from coordinator.scripts.engine import quickjs
+from coordinator.scripts.engine.engine import EngineFailed, ScriptSyntaxError
 from coordinator.scripts.engine.quickjs import QuickJsEngine
 from support.mesh import until
 from support.scripts import RUN, limits, result_of, start_of, talking
@@ -53,6 +54,54 @@ async def test_a_scripts_process_is_locked_down(engine: QuickJsEngine) -> None:
         assert hard["Max cpu time"][:2] == ["30", "30"]
         assert int(hard["Max address space"][0]) < 512 * 2**20
     assert set(engine.protections) >= {"seccomp", "resource limits", "no new privileges", "ends with its parent"}
+
+
+NO_FILTER = """
+from coordinator.scripts.engine import seccomp
+def refuse():
+    raise OSError(22, "no filters here")
+seccomp.apply_filter = refuse
+heap_bytes, cpu_seconds"""
+
+
+@pytest.mark.contract("C30")
+async def test_no_script_runs_where_the_filter_cannot_be_set_unless_that_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quickjs, "_PROGRAM", quickjs._PROGRAM.replace("\nheap_bytes, cpu_seconds", NO_FILTER))
+    failed: list[str] = []
+    async with QuickJsEngine(limits(), spare=1, on_failed=failed.append) as engine:
+        with pytest.raises(EngineFailed, match="no filters here"):
+            await engine.start(start_of("return 1"))
+        assert "scripts.needs_seccomp" in failed[0], "it is told at the start"
+    async with QuickJsEngine(limits(needs_seccomp=False), spare=0) as engine:
+        done, _ = await result_of(engine, "return 1")
+        assert done["value"] == 1
+        assert "seccomp" not in engine.protections
+        assert "resource limits" in engine.protections
+
+
+@pytest.mark.contract("C30")
+async def test_processes_are_kept_ready_and_replaced_as_they_are_taken_or_lost() -> None:
+    async with QuickJsEngine(limits(), spare=3) as engine:
+        await until(lambda: len(engine._idle) == 3, "three are ready")
+        first = [process.pid for process in engine._idle]
+        async with talking(engine, "return 1") as talk:
+            assert talk.process.pid == first[0]
+            await until(lambda: len(engine._idle) == 3, "the one that was taken is replaced")
+            os.kill(first[1], signal.SIGKILL)
+            await until(engine._idle[0].has_ended, "one of those is lost")
+            async with talking(engine, "return 2") as other:
+                assert other.process.pid != first[1]
+        assert engine._zygote is not None
+        engine._zygote.process.kill()
+        await engine._zygote.process.wait()
+        await until(lambda: all(process.has_ended() for process in engine._idle), "they have gone with it")
+        done, _ = await result_of(engine, "return 3")
+        assert done["value"] == 3, "a new zygote is started"
+        await until(lambda: len(engine._idle) == 3, "and three are ready again")
+        left = [process.pid for process in engine._idle]
+    await until(lambda: not any(map(is_running, left)), "none is left behind")
 
 
 async def test_it_holds_nothing_of_the_coordinators_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ PATIENCE = 20.0
 RUN = {"t": "run", "now": 1_700_000_000_000, "spent": 0}
 
 
-def limits(**changes: int) -> Limits:
+def limits(**changes: Any) -> Limits:
     return Limits(**{"heap_bytes": HEAP_BYTES, "cpu_seconds": 30, **changes})
 
 

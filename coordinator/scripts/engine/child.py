@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 from coordinator.scripts.engine.frames import LENGTH
-from coordinator.scripts.engine.lockdown import CHANNEL, Limits, lock_down
+from coordinator.scripts.engine.lockdown import CHANNEL, Limits, NotLockedDown, lock_down
+
+REFUSED = "refused"
+"""What a process says that could not lock itself down, and then ends."""
 
 STACK_BYTES = 1024 * 1024
 """Of JavaScript; the process has 8 MiB."""
@@ -42,7 +45,11 @@ class Realm:
 def serve(realm: Realm, limits: Limits, parent: int) -> NoReturn:
     """Be a script's process, to the end. The channel is open already as standard input and output."""
     try:
-        active = lock_down(limits, parent)
+        try:
+            active = lock_down(limits, parent)
+        except NotLockedDown as error:
+            write_frame(json.dumps({"t": REFUSED, "why": str(error)}))
+            os._exit(1)
         realm.context.set_memory_limit(limits.heap_bytes)
         write_frame(json.dumps({"t": "ready", "active": active}))
         for text in _frames():

@@ -25,10 +25,18 @@ _SPARE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a script's process may use: bytes of its heap, and seconds of processor time."""
+    """What a script's process may use: bytes of its heap, and seconds of processor time.
+
+    With `needs_seccomp` it refuses to be one on a Linux where it cannot give up system calls.
+    """
 
     heap_bytes: int
     cpu_seconds: int
+    needs_seccomp: bool = True
+
+
+class NotLockedDown(Exception):
+    """What a script's process has to give up it could not."""
 
 
 def lock_down(limits: Limits, parent: int) -> list[str]:
@@ -36,6 +44,9 @@ def lock_down(limits: Limits, parent: int) -> list[str]:
 
     It ends with its parent, has no descriptors but its socket, cannot grow, fork, execute or write files, is the first
     to go when memory runs out, and is left only the system calls of `seccomp`.
+
+    Raises:
+        NotLockedDown: the system has seccomp, and its filter could not be set.
     """
     active = ["own process"]
     if platform.system() == "Linux":
@@ -54,11 +65,20 @@ def lock_down(limits: Limits, parent: int) -> list[str]:
     if platform.system() == "Linux":
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         active.append("no new privileges")
-    if seccomp.is_known_machine():
-        with suppress(OSError):
-            seccomp.apply_filter()
+        if _set_filter(needed=limits.needs_seccomp):
             active.append(SECCOMP)
     return active
+
+
+def _set_filter(*, needed: bool) -> bool:
+    """Whether the filter is set. Without it nothing may go on as if it were."""
+    try:
+        seccomp.apply_filter()
+    except OSError as error:
+        if needed:
+            raise NotLockedDown(f"the seccomp filter cannot be set: {error}") from error
+        return False
+    return True
 
 
 def _become_nobody() -> bool:

@@ -17,6 +17,7 @@ from typing import Self
 
 import structlog
 
+from coordinator.scripts.engine.child import REFUSED
 from coordinator.scripts.engine.engine import EngineFailed, ScriptStart, ScriptSyntaxError
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.engine.lockdown import Limits
@@ -37,7 +38,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from coordinator.scripts.engine.lockdown import Limits
 from coordinator.scripts.engine.zygote import main
-main(sys.argv[2], int(sys.argv[3]), Limits(heap_bytes=int(sys.argv[4]), cpu_seconds=int(sys.argv[5])))
+heap_bytes, cpu_seconds, needs_seccomp = map(int, sys.argv[4:7])
+main(sys.argv[2], int(sys.argv[3]), Limits(heap_bytes, cpu_seconds, bool(needs_seccomp)))
 """
 # A second arena of malloc would need address space that the limit does not give.
 _ENVIRONMENT = {"TZ": "UTC", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
@@ -198,7 +200,8 @@ class QuickJsEngine:
         if found is None or found.origin is None:
             raise EngineFailed("the package quickjs-ng is not installed")
         limits = self._limits
-        arguments = [_PROJECT, found.origin, os.getpid(), limits.heap_bytes, limits.cpu_seconds]
+        bounds = (limits.heap_bytes, limits.cpu_seconds, int(limits.needs_seccomp))
+        arguments = [_PROJECT, found.origin, os.getpid(), *bounds]
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-S", "-X", "utf8", "-c", _PROGRAM, *map(str, arguments)),
@@ -229,8 +232,7 @@ class QuickJsEngine:
     async def _ready(self, process: QuickJsProcess) -> QuickJsProcess:
         """The process once it is locked down."""
         try:
-            frame = await _next(process)
-            self._tell(tuple(map(str, frame["active"])))
+            self._tell(_protections_of(await _next(process)))
         except BaseException:
             await _end(process)
             raise
@@ -271,6 +273,13 @@ async def _next(process: QuickJsProcess) -> Frame:
     if len(frames) != 1:
         raise EngineFailed("its process ended" if not frames else "its process said more than it was asked")
     return frames[0]
+
+
+def _protections_of(frame: Frame) -> tuple[str, ...]:
+    """What protects from a process. Raises EngineFailed for one that could not lock itself down."""
+    if frame["t"] == REFUSED:
+        raise EngineFailed(f"{frame['why']} (scripts.needs_seccomp: false does without)")
+    return tuple(map(str, frame["active"]))
 
 
 def _number(frame: Frame, field: str) -> int:

@@ -8,6 +8,7 @@ may try besides is refused, and anything else kills the process.
 from __future__ import annotations
 
 import ctypes
+import errno
 import platform
 import struct
 from typing import NamedTuple
@@ -136,7 +137,13 @@ def program(machine: str) -> bytes:
 
 
 def apply_filter() -> None:
-    """Leave this process, for good, only the calls above. Raises OSError if the kernel refuses."""
+    """Leave this process, for good, only the calls above.
+
+    Raises:
+        OSError: the kernel refuses, or this kind of machine is not known.
+    """
+    if not is_known_machine():
+        raise OSError(errno.ENOSYS, f"there is no filter for {platform.machine()}")
     data = program(platform.machine())
     buffer = ctypes.create_string_buffer(data, len(data))
     filter_program = _Program(len(data) // 8, ctypes.addressof(buffer))

@@ -1,0 +1,93 @@
+"""`fanfold doctor` as people use it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.sql.health import write_and_read
+from support.command import FANFOLD, environment, fanfold, started
+
+pytestmark = pytest.mark.process
+
+NOWHERE = "127.0.0.1:1"
+
+
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str]]:
+    """State and words of what was found."""
+    findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return {each["what"]: (each["state"], each["words"]) for each in findings}
+
+
+@pytest.mark.contract("C30")
+def test_with_a_mesh_all_is_well_and_everything_is_named(tmp_path: Path) -> None:
+    with started(tmp_path, "--nodes", "2") as up:
+        services = ("--server", up.server, "--registry", up.address_of("job-registry"))
+        done = fanfold("doctor", *services, "--json")
+        plain = fanfold("doctor", *services)
+    assert (done.returncode, plain.returncode) == (0, 0), done.stdout
+    assert json.loads(done.stdout)["ok"] is True
+    state = found(done)
+    assert set(state) == {
+        "python",
+        "libraries",
+        "models",
+        "store",
+        "script engine",
+        "coordinator",
+        "nodes",
+        "agents",
+        "job registry",
+    }
+    assert state["nodes"] == ("good", "2 ready")
+    assert "wordcount" in state["agents"][1]
+    assert "resource limits" in state["script engine"][1]
+    assert ("seccomp" in state["script engine"][1]) == (sys.platform == "linux")
+    assert f"SQLite {sqlite3.sqlite_version}" in state["store"][1]
+    assert "grpcio" in state["libraries"][1]
+    assert "good     nodes: 2 ready" in plain.stdout
+
+
+@pytest.mark.contract("C30", "C42")
+def test_a_service_that_was_named_and_does_not_answer_is_broken_and_gives_1() -> None:
+    done = fanfold("doctor", "--server", NOWHERE, "--registry", NOWHERE, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["ok"] is False
+    state = found(done)
+    assert state["coordinator"][0] == state["job registry"][0] == "broken"
+    assert state["python"][0] == state["store"][0] == "good"
+
+
+def test_nothing_that_runs_yet_is_only_a_warning_unless_its_port_is_taken() -> None:
+    with socket.socket() as taken, socket.socket() as other:
+        for each in (taken, other):
+            each.bind(("127.0.0.1", 0))
+        taken.listen()
+        free = other.getsockname()[1]
+        other.close()
+        where = {"FANFOLD_SERVER": f"127.0.0.1:{taken.getsockname()[1]}", "FANFOLD_REGISTRY": f"127.0.0.1:{free}"}
+        done = subprocess.run(
+            [*FANFOLD, "doctor", "--json"],
+            env={**environment(), **where},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1, done.stdout
+    state = found(done)
+    assert state["coordinator"][0] == "broken"
+    assert state["job registry"][0] == "warning"
+    assert "its port is free" in state["job registry"][1]
+
+
+def test_a_store_that_keeps_nothing_is_told(tmp_path: Path) -> None:
+    assert not write_and_read(tmp_path / "it.db")
+    assert "unable to open" in write_and_read(tmp_path / "no-folder" / "it.db")
