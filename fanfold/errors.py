@@ -118,6 +118,11 @@ class Unauthenticated(FanfoldError):
     default_reason = "UNAUTHENTICATED"
 
 
+EXPIRED = "EXPIRED"
+REVOKED = "REVOKED"
+"""Reasons of the Unauthenticated for a call that was let in, and ended when what it had shown was valid no more."""
+
+
 class OutOfRange(FanfoldError):
     """What was asked for is not held any more."""
 
@@ -152,3 +157,8 @@ class InternalError(FanfoldError):
     """A fault of the mesh itself; its log says more."""
 
     default_reason = "INTERNAL"
+
+
+def is_interruption(error: FanfoldError) -> bool:
+    """Whether a stream that ended so may go on in a new call, which shows the credentials of then."""
+    return isinstance(error, Unavailable) or error.reason in {EXPIRED, REVOKED}

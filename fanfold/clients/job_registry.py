@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import grpc.aio
 
 from fanfold.backoff import full_jitter
-from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable
+from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable, is_interruption
 from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, OutputPiece
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.acting import Metadata, on_behalf_of
@@ -104,8 +104,8 @@ class JobRegistryClient:
                         patience.restored()
                         cursor = response.cursor
                         yield job_changes_from_proto(response)
-                error = Unavailable("the registry closed the stream")
-            except Unavailable as raised:
+                error: FanfoldError = Unavailable("the registry closed the stream")
+            except FanfoldError as raised:
                 error = raised
             finally:
                 call.cancel()
@@ -122,7 +122,7 @@ class JobRegistryClient:
             try:
                 with self._errors():
                     job = job_from_proto((await self._open_stub().WaitJob(request, metadata=self._metadata)).job)
-            except Unavailable as error:
+            except FanfoldError as error:
                 if not left:
                     raise
                 await patience.lost(error)
@@ -146,7 +146,7 @@ class JobRegistryClient:
                         piece = output_piece_from_proto(response)
                         offset = piece.offset + len(piece.data)
                         yield piece
-            except Unavailable as error:
+            except FanfoldError as error:
                 await patience.lost(error)
             else:
                 return
@@ -169,7 +169,7 @@ class JobRegistryClient:
                         told += len(data)
                         if data:
                             yield data
-            except Unavailable as error:
+            except FanfoldError as error:
                 await patience.lost(error)
             else:
                 return
@@ -216,7 +216,9 @@ class _Patience:
         self._failures = 0
 
     async def lost(self, error: FanfoldError) -> None:
-        """Pause before it is called again. Raises `error` when it has been away for too long."""
+        """Pause before it is called again. Raises `error` when that is no use, or it has been away for too long."""
+        if not is_interruption(error):
+            raise error
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at = now

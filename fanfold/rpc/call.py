@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -48,8 +49,8 @@ class Method:
 class Call:
     """A call while it runs.
 
-    `principal` is whose call it is, and `actor` who makes it, mostly the same one; `started_at` is on the monotonic
-    clock; `cut_short` is what it is told when the server stops it.
+    `principal` is whose call it is, and `actor` who makes it, mostly the same one, which is so until `valid_until`, in
+    seconds since 1970; `started_at` is on the monotonic clock; `cut_short` is what it is told when the server stops it.
     """
 
     method: Method
@@ -59,6 +60,7 @@ class Call:
     metadata: Mapping[str, str | bytes] = field(repr=False)  # it has secrets
     principal: Principal = NOBODY
     actor: Principal = NOBODY
+    valid_until: float = math.inf
     started_at: float = field(default_factory=time.monotonic)
     cut_short: FanfoldError | None = None
 

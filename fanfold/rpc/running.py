@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from fanfold.errors import Unauthenticated
+from fanfold.errors import FanfoldError
 from fanfold.rpc.call import Call
 from fanfold.rpc.interceptor import Context
 from fanfold.rpc.layers import stopping
@@ -65,12 +65,12 @@ class RunningCalls:
                 task.cancel()
         return await self._wait(lambda: bool(self._working), seconds)
 
-    def send_away(self, is_to_go: Callable[[Call], bool]) -> None:
-        """Cancel what works on the calls of which this is true, and tell them that their callers are not known."""
+    def dismiss(self, dismissal_of: Callable[[Call], FanfoldError | None]) -> None:
+        """Cancel what works on the calls that are to end, and tell them why."""
         for call, task in self._working.items():
-            if call.cut_short is None and is_to_go(call):
-                call.cut_short = Unauthenticated(reason="REVOKED")
-                log.info("sent away", method=call.method.path, principal=call.principal.name)
+            if call.cut_short is None and (why := dismissal_of(call)) is not None:
+                call.cut_short = why
+                log.info("sent away", method=call.method.path, principal=call.principal.name, why=why.reason)
                 task.cancel()
 
     def methods(self) -> list[str]:

@@ -190,14 +190,14 @@ class GrpcServer:
         return server
 
     async def _watch(self) -> None:
-        """Send away whose token was revoked, and replace the server within gRPC when it stops by itself.
+        """End the calls of who may not go on, and replace the server within gRPC when it stops by itself.
 
         grpc.aio (1.85) does so for good at a request whose path is no UTF-8, which anyone can send. Calls that run then
         go on to their end where they are.
         """
         while self._server is not None:
             await asyncio.sleep(_WATCH_SECONDS)
-            self._running.send_away(self._guard.has_revoked)
+            self._running.dismiss(self._guard.dismissal_of)
             if _is_running(self._server):
                 continue
             try:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from fanfold.backoff import full_jitter
 from fanfold.clients.coordinator import CoordinatorClient
-from fanfold.errors import NO_CONNECTION, InvalidArgument, Unavailable
+from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
 from fanfold.rpc.addresses import parse_addresses
 from fanfold.rpc.credentials import Credentials, Tls
 from fanfold.settings import client_settings
@@ -99,7 +99,7 @@ class Patience:
         self._lost_at = None
         self._failures = 0
 
-    async def leave(self, client: CoordinatorClient, error: Unavailable) -> None:
+    async def leave(self, client: CoordinatorClient, error: FanfoldError) -> None:
         """Turn to the next one, after a pause. Raises `error` when there has been none for too long."""
         now = time.monotonic()
         if self._lost_at is None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from fanfold.clients.coordinator import BEGINNING, Bookmark, CoordinatorClient
 from fanfold.clients.run_call import RunCall
-from fanfold.errors import NO_CONNECTION, NotFound, Unavailable
+from fanfold.errors import NO_CONNECTION, FanfoldError, NotFound, Unavailable, is_interruption
 from fanfold.model.run import EventDetail, RunEvent, RunStarted
 from fanfold.rpc.status import NOT_GRPC
 from fanfold.sdk.servers import Patience, Servers
@@ -79,7 +79,7 @@ class RunStream:
                 self._call = self._open()
             try:
                 events = await self._call.read()
-            except Unavailable as error:
+            except FanfoldError as error:
                 await self._lost(error)
             else:
                 self._heard(events)
@@ -120,8 +120,10 @@ class RunStream:
         if numbered is not None:
             self._bookmark = Bookmark(run_id, numbered + 1)
 
-    async def _lost(self, error: Unavailable) -> None:
+    async def _lost(self, error: FanfoldError) -> None:
         """Go on elsewhere. Raises `error` if that cannot be, or should not."""
+        if not is_interruption(error):
+            raise error
         await self.close()
         if not self._was_reached:
             nothing_was_sent = error.reason in {NO_CONNECTION, NOT_GRPC}

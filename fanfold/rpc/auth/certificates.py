@@ -6,13 +6,13 @@ with each call, since connections last.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from fanfold.errors import InvalidArgument
 from fanfold.model.principal import Principal, parse_principal
 from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.auth.settings import CertificateRule
 
 SPIFFE = "spiffe://"
@@ -21,14 +21,6 @@ PLACE = "{}"
 
 _PEM = "x509_pem_cert"
 _MOST_REMEMBERED = 1_024
-
-
-@dataclass(frozen=True, slots=True)
-class _Bearer:
-    """Whom a certificate names: its SPIFFE id if it has one, else its subject."""
-
-    name: str
-    expires: datetime
 
 
 class Certificates:
@@ -42,24 +34,23 @@ class Certificates:
                     f"auth.certificates[{index}].match", f"must end with {STAR}, as the principal has {PLACE}"
                 )
         self._rules = tuple(rules)
-        self._remembered: dict[bytes, tuple[Principal, datetime]] = {}
+        self._remembered: dict[bytes, Bearer] = {}
 
-    def principal_of(self, auth_context: Mapping[str, Iterable[bytes]]) -> Principal:
+    def bearer_of(self, auth_context: Mapping[str, Iterable[bytes]]) -> Bearer:
         """Whose connection it is, by what gRPC tells of it. Raises NotBelieved."""
         pem = next(iter(auth_context.get(_PEM, ())), None)
         if pem is None:
             raise NotBelieved("there is neither a token nor a certificate")
-        remembered = self._remembered.get(pem)
-        if remembered is None:
-            bearer = _bearer_of(pem)
-            remembered = self._principal_named(bearer.name), bearer.expires
+        bearer = self._remembered.get(pem)
+        if bearer is None:
+            name, expires = _named_in(pem)
+            bearer = Bearer(self._principal_named(name), expires)
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.pop(next(iter(self._remembered)))
-            self._remembered[pem] = remembered
-        principal, expires = remembered
-        if datetime.now(UTC) >= expires:
-            raise NotBelieved(f"the certificate of {principal.name} has expired")
-        return principal
+            self._remembered[pem] = bearer
+        if time.time() >= bearer.until:
+            raise NotBelieved(f"the certificate of {bearer.principal.name} has expired")
+        return bearer
 
     def _principal_named(self, name: str) -> Principal:
         for rule in self._rules:
@@ -82,7 +73,8 @@ def _rest(match: str, name: str) -> str | None:
     return rest if name.startswith(start) and rest and not {"/", ","} & set(rest) else None
 
 
-def _bearer_of(pem: bytes) -> _Bearer:
+def _named_in(pem: bytes) -> tuple[str, float]:
+    """Whom a certificate names, by its SPIFFE id if it has one, else by its subject; and when it expires."""
     from cryptography import x509  # noqa: PLC0415 - only where there are certificates
 
     try:
@@ -99,4 +91,4 @@ def _bearer_of(pem: bytes) -> _Bearer:
     if len(uris) > 1:
         raise NotBelieved("the certificate has several SPIFFE ids")
     name = uris[0] if uris else certificate.subject.rfc4514_string()
-    return _Bearer(name, certificate.not_valid_after_utc)
+    return name, certificate.not_valid_after_utc.timestamp()

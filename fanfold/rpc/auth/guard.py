@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from fanfold.errors import PermissionDenied
+from fanfold.errors import EXPIRED, REVOKED, PermissionDenied, Unauthenticated
 from fanfold.model.principal import ANONYMOUS, Principal
 from fanfold.rpc.auth.acting import acted_for
 from fanfold.rpc.auth.policy import OPEN_SERVICES, SERVICES_FOR_ALL, Policy
 from fanfold.rpc.call import NOBODY, UNKNOWN, Call
 
 
+class Bearer(NamedTuple):
+    """Whose a token or a certificate is, until it expires, in seconds since 1970."""
+
+    principal: Principal
+    until: float
+
+
 class Authenticator(Protocol):
     """Knows callers by what their calls carry."""
 
-    async def authenticate(self, call: Call) -> Principal:
+    async def authenticate(self, call: Call) -> Bearer:
         """Who makes the call. Raises Unauthenticated, with no word of what was wrong."""
         ...
 
@@ -52,14 +60,23 @@ class Guard:
         if call.method.service in OPEN_SERVICES:
             return
         authenticator = self._authenticator
-        call.actor = ANONYMOUS if authenticator is None else await authenticator.authenticate(call)
+        if authenticator is None:
+            call.actor = ANONYMOUS
+        else:
+            call.actor, call.valid_until = await authenticator.authenticate(call)
         call.principal = acted_for(call.actor, call.metadata)
         self._authorise(call)
 
-    def has_revoked(self, call: Call) -> bool:
-        """Whether what an admitted call has shown was taken back since."""
+    def dismissal_of(self, call: Call) -> Unauthenticated | None:
+        """Why an admitted call is to end, if what it has shown is valid no more."""
         authenticator = self._authenticator
-        return authenticator is not None and call.actor is not NOBODY and authenticator.has_revoked(call)
+        if authenticator is None or call.actor is NOBODY:
+            return None
+        if time.time() >= call.valid_until:
+            return Unauthenticated("the token or certificate of the call has expired", reason=EXPIRED)
+        if authenticator.has_revoked(call):
+            return Unauthenticated("the token of the call was revoked", reason=REVOKED)
+        return None
 
     def _authorise(self, call: Call) -> None:
         service = call.method.service

@@ -18,6 +18,7 @@ from fanfold.background import background
 from fanfold.errors import InvalidArgument
 from fanfold.model.principal import Principal, Role, parse_principal, parse_segment
 from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.auth.keys import IssuerKeys
 from fanfold.rpc.auth.settings import JwtIssuer
 
@@ -28,13 +29,12 @@ _MOST_KEYS_TRIED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    principal: Principal
-    until: float
+    bearer: Bearer
     keys: IssuerKeys
     generation: int
 
     def holds(self) -> bool:
-        return time.time() < self.until and self.generation == self.keys.generation and self.keys.are_fresh
+        return time.time() < self.bearer.until and self.generation == self.keys.generation and self.keys.are_fresh
 
 
 class Issuers:
@@ -65,7 +65,7 @@ class Issuers:
     ) -> None:
         await self._stack.aclose()
 
-    async def principal_of(self, token: str) -> Principal:
+    async def bearer_of(self, token: str) -> Bearer:
         """Whose token it is. Raises NotBelieved."""
         digest = hashlib.sha256(token.encode("utf-8", "replace")).digest()
         known = self._remembered.get(digest)
@@ -75,7 +75,7 @@ class Issuers:
             if len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.pop(next(iter(self._remembered)))
             self._remembered[digest] = known
-        return known.principal
+        return known.bearer
 
     async def _verified(self, token: str) -> _Verified:
         try:
@@ -102,7 +102,7 @@ class _Issuer:
         generation = self.keys.generation
         claims = self._claims(token, algorithm, [key.key for key in keys[:_MOST_KEYS_TRIED]])
         until = float(claims["exp"]) + self._settings.leeway
-        return _Verified(self._principal_in(claims), until, self.keys, generation)
+        return _Verified(Bearer(self._principal_in(claims), until), self.keys, generation)
 
     def _claims(self, token: str, algorithm: str, keys: Sequence[Any]) -> dict[str, Any]:
         settings, why = self._settings, "its key is not known"

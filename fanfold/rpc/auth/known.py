@@ -11,9 +11,9 @@ import structlog
 
 from fanfold.background import background
 from fanfold.errors import Unauthenticated
-from fanfold.model.principal import Principal
 from fanfold.rpc.auth.certificates import Certificates
 from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.auth.settings import AuthSettings
 from fanfold.rpc.auth.tokens import TOKEN_PREFIX, Tokens
 from fanfold.rpc.call import Call
@@ -40,7 +40,7 @@ class KnownCallers:
         self._certificates = certificates
         self._logged_at = 0.0
 
-    async def authenticate(self, call: Call) -> Principal:
+    async def authenticate(self, call: Call) -> Bearer:
         """Who makes the call. Raises Unauthenticated, always the same."""
         try:
             return await self._believe(call)
@@ -49,23 +49,23 @@ class KnownCallers:
             raise Unauthenticated("who calls is not known here; it takes a valid token or client certificate") from None
 
     def has_revoked(self, call: Call) -> bool:
-        """Whether its token is no longer in the file of tokens, or has become somebody else's."""
+        """Whether its token is no longer in the file of tokens, or means something else there."""
         token = _token_in(call.metadata.get(AUTHORIZATION))
         if self._tokens is None or not token.startswith(TOKEN_PREFIX):
             return False
-        return not self._tokens.has(token, call.actor)
+        return not self._tokens.has(token, Bearer(call.actor, call.valid_until))
 
-    async def _believe(self, call: Call) -> Principal:
+    async def _believe(self, call: Call) -> Bearer:
         header = call.metadata.get(AUTHORIZATION)
         if header is None:
             if self._certificates is None:
                 raise NotBelieved("there is no token")
-            return self._certificates.principal_of(call.context.auth_context() or {})
+            return self._certificates.bearer_of(call.context.auth_context() or {})
         token = _token_in(header)
         if self._tokens is not None and token.startswith(TOKEN_PREFIX):
-            return self._tokens.principal_of(token)
+            return self._tokens.bearer_of(token)
         if self._issuers is not None:
-            return await self._issuers.principal_of(token)
+            return await self._issuers.bearer_of(token)
         raise NotBelieved("there is no token of a kind that is taken here")
 
     def _tell(self, call: Call, doubt: NotBelieved) -> None:

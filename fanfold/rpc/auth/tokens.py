@@ -28,6 +28,7 @@ from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound
 from fanfold.model.principal import Principal, Role, parse_principal
 from fanfold.model.validation import violations_of
 from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.files import Watched
 
 TOKEN_PREFIX = "fft_"  # noqa: S105 - what is public of it
@@ -68,42 +69,42 @@ class _TokenFile(BaseModel):
     tokens: tuple[KeptToken, ...] = ()
 
 
-class _Bearer(NamedTuple):
-    """Whose a token is, ready for many calls."""
+class _Known(NamedTuple):
+    """A token, ready for many calls."""
 
     sha256: str
-    principal: Principal
-    expires: float
+    bearer: Bearer
 
 
-_NOBODY = _Bearer("0" * 64, Principal("", frozenset()), math.inf)
+_UNKNOWN = _Known("0" * 64, Bearer(Principal("", frozenset()), math.inf))
 
 
 class Tokens:
     """Knows the bearers of the tokens in a file, which is read again when it changes."""
 
     def __init__(self, path: Path) -> None:
-        self._bearers: Watched[dict[str, _Bearer]] = Watched([path], _bearers, field="auth.tokens", deleted={})
+        self._known: Watched[dict[str, _Known]] = Watched([path], _known, field="auth.tokens", deleted={})
 
-    def principal_of(self, token: str) -> Principal:
+    def bearer_of(self, token: str) -> Bearer:
         """Whose token it is. Raises NotBelieved."""
         token_id, _, secret = token.removeprefix(TOKEN_PREFIX).partition("_")
-        bearer = self._bearers.value.get(token_id, _NOBODY)
+        sha256, bearer = self._known.value.get(token_id, _UNKNOWN)
         # Compared also where there is nothing to compare with, in a time that does not tell how far it is right.
-        if not hmac.compare_digest(_hash_of(secret), bearer.sha256):
+        if not hmac.compare_digest(_hash_of(secret), sha256):
             raise NotBelieved("there is no such token")
-        if time.time() >= bearer.expires:
+        if time.time() >= bearer.until:
             raise NotBelieved(f"the token {token_id} has expired")
-        return bearer.principal
+        return bearer
 
-    def has(self, token: str, principal: Principal) -> bool:
-        """Whether a token that was this principal's when it was looked at is so still."""
+    def has(self, token: str, bearer: Bearer) -> bool:
+        """Whether a token that was this bearer's when it was looked at is so still, and for no shorter time."""
         token_id = token.removeprefix(TOKEN_PREFIX).partition("_")[0]
-        return self._bearers.value.get(token_id, _NOBODY).principal == principal
+        now = self._known.value.get(token_id, _UNKNOWN).bearer
+        return now.principal == bearer.principal and now.until >= bearer.until
 
     async def keep_fresh(self) -> None:
         """Look at the file about once a second, until cancelled."""
-        await self._bearers.keep_looking()
+        await self._known.keep_looking()
 
 
 def read_tokens(path: Path) -> list[KeptToken]:
@@ -166,12 +167,14 @@ def _by_id(content: bytes) -> dict[str, KeptToken]:
     return {token.id: token for token in kept.tokens}
 
 
-def _bearers(content: bytes) -> dict[str, _Bearer]:
+def _known(content: bytes) -> dict[str, _Known]:
     return {
-        token.id: _Bearer(
+        token.id: _Known(
             token.sha256,
-            Principal(token.principal, frozenset(token.roles)),
-            math.inf if token.expires is None else token.expires.timestamp(),
+            Bearer(
+                Principal(token.principal, frozenset(token.roles)),
+                math.inf if token.expires is None else token.expires.timestamp(),
+            ),
         )
         for token in _by_id(content).values()
     }

@@ -17,6 +17,7 @@ from fanfold.errors import FailedPrecondition, InvalidArgument, PermissionDenied
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.certificates import Certificates
 from fanfold.rpc.auth.doubts import NotBelieved
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.auth.settings import CertificateRule
 from fanfold.rpc.auth.tokens import create_token
 from fanfold.rpc.channels import open_channel
@@ -83,7 +84,7 @@ async def test_a_certificate_that_no_rule_knows_makes_nobody(tmp_path: Path, nam
 @pytest.mark.parametrize("pem", [b"", b"x", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_a_certificate_that_cannot_be_read_makes_nobody(pem: bytes) -> None:
     with pytest.raises(NotBelieved):
-        Certificates([CertificateRule.model_validate(RULES[0])]).principal_of({"x509_pem_cert": [pem]})
+        Certificates([CertificateRule.model_validate(RULES[0])]).bearer_of({"x509_pem_cert": [pem]})
 
 
 @pytest.mark.contract("C40")
@@ -271,7 +272,7 @@ def test_a_client_refuses_files_that_make_no_sense(tmp_path: Path) -> None:
 
 
 class _Anybody:
-    async def authenticate(self, _call: object) -> Principal:
+    async def authenticate(self, _call: object) -> Bearer:
         raise NotImplementedError
 
     def has_revoked(self, _call: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from fanfold.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unimplemented
 from fanfold.model.principal import ANONYMOUS, Principal, Role
 from fanfold.rpc.auth.acting import ON_BEHALF_OF, ROLES, on_behalf_of
+from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.auth.policy import Policy
 from fanfold.rpc.call import Call, call_fields, current_call, current_principal
 from fanfold.rpc.channels import open_channel
@@ -34,9 +36,9 @@ POLICY: Policy = {"DescribeNode": frozenset({Role.CALLER, Role.OPERATOR})}
 class ByName:
     """Believes whoever says a name that it knows."""
 
-    async def authenticate(self, call: Call) -> Principal:
+    async def authenticate(self, call: Call) -> Bearer:
         try:
-            return KNOWN[str(call.metadata["name"])]
+            return Bearer(KNOWN[str(call.metadata["name"])], math.inf)
         except KeyError:
             raise Unauthenticated from None
 
