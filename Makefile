@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PROTOS := protos/fanfold/v1
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_CLIS := $(VENV)/clis/.installed
 INSTALLED_NODE := $(VENV)/node_client/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format protos check-protos contract bench faults clean
+.PHONY: help run test test-clis lint format protos check-protos contract bench faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -18,6 +19,9 @@ run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, sto
 
 test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests
 	$(BIN)/python -m pytest
+
+test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local server of models
+	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis
 
 lint: $(INSTALLED_DEV) check-protos ## Check style, types, import rules and protos
 	$(BIN)/ruff check .
@@ -68,3 +72,10 @@ $(INSTALLED_NODE): tests/e2e/node_client/package.json $(INSTALLED_DEV)
 	@mkdir -p $(@D) && cp $< $(@D)
 	@$(NPM) --prefix $(@D) install --silent --no-package-lock --no-audit --no-fund --ignore-scripts
 	@touch $@
+
+# More than a gigabyte, half a minute. What cannot be had is skipped by its tests, which say so.
+$(INSTALLED_CLIS): tests/clis/package.json $(INSTALLED_DEV)
+	@echo "Installing the coding agents that presets know ..."
+	@mkdir -p $(@D) && cp $< $(@D)
+	@$(NPM) --prefix $(@D) install --silent --no-package-lock --no-audit --no-fund --ignore-scripts && touch $@ || \
+		echo "They cannot all be installed."
