@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
+from executor_node.replacing import replace_file
 from fanfold.agent import AgentFailed
 from fanfold.model.checks import OneLine
 
@@ -27,6 +28,7 @@ MAX_FILE_BYTES = 8 * 2**20
 MAX_ENTRIES = 200_000
 MAX_PATTERN_PARTS = 64
 _MAX_PATH = 4096
+_GIT = ".git"
 _MAX_SHOWN = 200
 
 # A FIFO without a writer would block, and a terminal could become ours.
@@ -91,6 +93,30 @@ class Workspace:
         if tool:
             self._observe(tool, relative, "")
         return text
+
+    def write_text(self, path: str, text: str, *, create: bool = False) -> None:
+        """Write a UTF-8 file as a whole, a new one with `create`, else one that exists. Leaves no anchor.
+
+        Raises:
+            AgentFailed: outside the workspace, git's own, no such folder, too large; the file exists, or does not.
+        """
+        _, real = self._locate(path)
+        *folders, name = ("", *real.relative_to(self.root).parts)
+        if any(part.lower() == _GIT for part in (*folders, name)):  # hooks and settings there run programs
+            raise AgentFailed(f"not to be written: {_shown(path)}")
+        data = text.encode(errors="replace")
+        if len(data) > self._max_file_bytes:
+            raise AgentFailed(f"too large to write: more than {self._max_file_bytes:,} bytes")
+        try:
+            folder = self._open(folders[1:], _FOLDER)
+            try:
+                replace_file(folder, name, data, create=create)
+            finally:
+                os.close(folder)
+        except FileExistsError:
+            raise AgentFailed(f"the file is there already: {_shown(path)}") from None
+        except OSError as error:
+            raise _failure(path, error, "write") from None
 
     def glob(self, pattern: str, *, tool: str) -> list[str]:
         """Relative paths of the files that match, sorted. Each becomes an anchor under the name of `tool`.
@@ -273,7 +299,7 @@ def _decode(path: str, data: bytes) -> str:
     return text
 
 
-def _failure(path: str, error: OSError) -> AgentFailed:
+def _failure(path: str, error: OSError, what: str = "read") -> AgentFailed:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ENAMETOOLONG:
             return AgentFailed(f"no such file in the workspace: {_shown(path)}")
@@ -284,7 +310,7 @@ def _failure(path: str, error: OSError) -> AgentFailed:
         case errno.ELOOP:
             return AgentFailed(f"a link that cannot be followed: {_shown(path)}")
         case _:
-            return AgentFailed(f"cannot read {_shown(path)}: {error.strerror}")
+            return AgentFailed(f"cannot {what} {_shown(path)}: {error.strerror}")
 
 
 def _shown(path: str) -> str:

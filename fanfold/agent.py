@@ -56,6 +56,13 @@ class WorkspaceFiles(Protocol):
         """The text of a UTF-8 file, at most the configured size. Leaves no anchor when no tool is named."""
         ...
 
+    def write_text(self, path: str, text: str, *, create: bool = False) -> None:
+        """Write a UTF-8 file as a whole, a new one with `create`, else one that exists. Leaves no anchor.
+
+        Nothing within `.git` is written. In a workspace that is shared, other steps see it.
+        """
+        ...
+
     def glob(self, pattern: str, *, tool: str) -> list[str]:
         """Relative paths of the files that match, sorted; hidden folders are left out."""
         ...

@@ -39,7 +39,7 @@ Kind llm takes instead, and its body is what the model is told first:
     base_url_env: OPENAI_BASE_URL    # variable with the provider's address; this is the default for openai
     api_key_env: OPENAI_API_KEY      # variable with its key; this is the default for openai
     settings: {temperature: 0}       # temperature, top_p, max_tokens, seed, stop_sequences, timeout
-    tools: [read, list, glob, grep]  # the default; also fetch, shell
+    tools: [read, list, glob, grep]  # the default; also edit, fetch, shell
     fetch_hosts: [docs.python.org]   # hosts for the tool fetch, which requires it
     mcp: [{name: t, command: [t]}]   # tool servers: name, and command (with env) or url (with token_env)
     max_steps: 20                    # calls of the model in a step; a step may ask for fewer

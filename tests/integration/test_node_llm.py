@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritte
 from integration import node_harness
 from integration.node_harness import CLEAN_ENVIRONMENT, eventually, find_processes, new_marker, running_node
 from support import tool_server
+from support.http_tool_server import http_tool_server
 from support.providers import Provider, Reply, refusal, running_provider
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -50,7 +53,7 @@ def node_with(workspace: Path, provider: Provider, *agents: AgentDefinition) -> 
 
 @pytest.mark.contract("C2", "C11")
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("model", ["openai:m", "anthropic:m"])
+@pytest.mark.parametrize("model", ["openai:m", "openai-responses:m", "anthropic:m"])
 async def test_a_model_answers_with_progress_and_usage(tmp_path: Path, model: str, shared: bool) -> None:
     provider_of = running_provider(Reply(text="It is forty two", usage=(30, 7)))
     async with provider_of as provider, node_with(tmp_path, provider, llm_agent(model=model, shared=shared)) as node:
@@ -79,17 +82,25 @@ ERRORS = {
     "empty": (Reply(text=" "), FailureCode.AGENT_FAILED, False, 1),
     "cut": (Reply(text="It is", cut=True), FailureCode.AGENT_FAILED, False, 1),
 }
+NO_CREDIT = refusal(402, "no money", kind="billing_error")
+"""Anthropic's word for that the quota is gone."""
+
+KINDS = {"openai": "/v1", "openai-responses": "/v1", "anthropic": ""}
+"""Ways to ask a provider, and how the addresses of each end."""
 
 
 @pytest.mark.contract("C2", "C3", "F9")
-async def test_what_providers_refuse_has_its_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_providers_refuse_has_its_code(tmp_path: Path, kind: str) -> None:
     """Each error comes from a provider of its own, or one would hold back the calls of another."""
     async with AsyncExitStack() as stack:
-        environment, providers, agents = CLEAN_ENVIRONMENT | {"OPENAI_API_KEY": "sk-for-tests"}, {}, []
+        keys = {"OPENAI_API_KEY": "sk-for-tests", "ANTHROPIC_API_KEY": "sk-for-tests"}
+        environment, providers, agents = CLEAN_ENVIRONMENT | keys, {}, []
         for error, (reply, *_) in ERRORS.items():
-            providers[error] = await stack.enter_async_context(running_provider(reply))
-            environment[error] = providers[error].openai["OPENAI_BASE_URL"]
-            agents.append(llm_agent(error, base_url_env=error))
+            said = NO_CREDIT if (kind, error) == ("anthropic", "quota") else reply
+            providers[error] = await stack.enter_async_context(running_provider(said))
+            environment[error] = f"http://127.0.0.1:{providers[error].port}{KINDS[kind]}"
+            agents.append(llm_agent(error, model=f"{kind}:m", base_url_env=error))
         node = await stack.enter_async_context(running_node(tmp_path, *agents, environment=environment))
         lives = {error: node.start(error) for error in ERRORS}
         for error, (_, code, retryable, calls) in ERRORS.items():
@@ -201,6 +212,114 @@ async def test_after_the_quota_is_gone_no_step_starts(tmp_path: Path) -> None:
         outcomes = [await node.run("thinker") for _ in range(20)]
         assert all(each.failure and each.failure.code is FailureCode.QUOTA_EXHAUSTED for each in outcomes)
         assert len(provider.asked) == 1
+
+
+@pytest.mark.contract("C4")
+async def test_a_model_edits_files_where_it_may_and_nothing_else(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / ".git").mkdir(parents=True)
+    (work / "code.py").write_text("one\ntwo\ntwo again\n")
+    (work / "run.sh").write_text("echo one\n")
+    (work / "run.sh").chmod(0o750)
+    (tmp_path / "outside.txt").write_text("safe")
+    (work / "out").symlink_to(tmp_path / "outside.txt")
+    calls: dict[str, tuple[str, str, str]] = {
+        "replaced at line 1": ("code.py", "one\n", "1\n\N{GRINNING FACE}\n"),
+        "occurs 2 times in code.py, not once": ("code.py", "two", "2"),
+        "occurs 0 times in run.sh, not once": ("run.sh", "three", "3"),
+        "replaced at line 1 of run.sh": ("run.sh", "one", "1"),
+        "created": ("new.txt", "", "fresh"),
+        "the file is there already: run.sh": ("run.sh", "", "gone"),
+        "no such file in the workspace: no/new.txt": ("no/new.txt", "", "fresh"),
+        "outside the workspace: out": ("out", "safe", "lost"),
+        "outside the workspace: ../outside.txt": ("../outside.txt", "safe", "lost"),
+        "not to be written: .git/config": (".git/config", "", "[core]"),
+    }
+    replies = [Reply(tools=[("edit", {"path": path, "old": old, "new": new})]) for path, old, new in calls.values()]
+    agent = llm_agent(tools=(Tool.EDIT,))
+    async with (
+        running_provider(*replies, Reply(text="done")) as provider,
+        node_with(work, provider, agent) as node,
+    ):
+        outcome = await node.run("thinker")
+    assert outcome.output == "done", outcome.failure
+    told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
+    for expected, answer in zip(calls, told, strict=True):
+        assert expected.removesuffix(" of run.sh") in answer
+    assert (work / "code.py").read_text() == "1\n\N{GRINNING FACE}\ntwo\ntwo again\n"
+    assert (work / "run.sh").read_text() == "echo 1\n"
+    assert (work / "run.sh").stat().st_mode & 0o777 == 0o750
+    assert (work / "new.txt").read_text() == "fresh"
+    assert (tmp_path / "outside.txt").read_text() == "safe"
+    assert sorted(each.name for each in work.iterdir()) == [".git", "code.py", "new.txt", "out", "run.sh"]
+    assert not list((work / ".git").iterdir())
+    assert outcome.source_anchors == (
+        SourceAnchor(tool="edit", url_or_path="code.py", lines="1-2"),
+        SourceAnchor(tool="edit", url_or_path="run.sh", lines="1"),
+        SourceAnchor(tool="edit", url_or_path="new.txt"),
+    )
+
+
+EVERY_PLANE = " ".join(chr(plane * 0x10000 + 0xA1) for plane in range(17)) + " \u0301 \U0001f468\u200d\U0001f469 \ufdd0"
+
+
+@pytest.mark.contract("C5")
+@pytest.mark.parametrize("model", [f"{kind}:m" for kind in KINDS])
+async def test_every_plane_of_unicode_goes_through_prompt_stream_and_outcome(tmp_path: Path, model: str) -> None:
+    reply = Reply(text=json.dumps({"said": EVERY_PLANE}, ensure_ascii=False))
+    schema = {"type": "object", "properties": {"said": {"const": EVERY_PLANE}}}
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, llm_agent(model=model)) as node:
+        life = node.start("thinker", EVERY_PLANE, schema=schema)
+        outcome = await life.outcome()
+        assert outcome.structured == {"said": EVERY_PLANE}
+        assert outcome.output == reply.text
+        assert "".join(each.text for each in life.progress if isinstance(each, TextWritten)) == reply.text
+    assert EVERY_PLANE in json.dumps(provider.asked[0], ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "complaint"),
+    {
+        "groq:m": "the provider groq needs `pip install 'pydantic-ai-slim[groq]'` on the node",
+        "nobody:m": "the model nobody:m cannot be used: Unknown provider: nobody",
+        "deepseek:m": "its provider has one address only; `openai` is asked at any",
+        "openai-responses:m": "the node's environment has neither key nor address of the provider",
+        "anthropic:m": "ANTHROPIC_API_KEY",
+    }.items(),
+)
+async def test_a_model_that_cannot_be_used_fails_its_step_by_name(tmp_path: Path, model: str, complaint: str) -> None:
+    environment = CLEAN_ENVIRONMENT | {"DEEPSEEK_BASE_URL": "http://127.0.0.1:1", "DEEPSEEK_API_KEY": "k"}
+    async with running_node(tmp_path, llm_agent(model=model), environment=environment) as node:
+        failure = (await node.run("thinker")).failure
+    assert failure is not None
+    assert (failure.code, failure.retryable) == (FailureCode.AGENT_FAILED, False)
+    assert complaint in failure.message
+
+
+async def test_tools_of_a_server_over_http(tmp_path: Path) -> None:
+    agent = llm_agent(tools=(), mcp=(McpServer(name="maths", url="http://127.0.0.1:1/mcp", token_env="TOKEN"),))
+    replies = [
+        Reply(tools=[("maths_double", {"number": 21})]),
+        Reply(tools=[("maths_double", {"number": "none"})]),
+        Reply(text="done"),
+    ]
+    async with running_provider(*replies) as provider, http_tool_server(token="sesame") as server:
+        agent = replace(agent, mcp=(replace(agent.mcp[0], url=server),))
+        environment = CLEAN_ENVIRONMENT | provider.openai | {"TOKEN": "sesame"}
+        async with running_node(tmp_path, agent, environment=environment) as node:
+            life = node.start("thinker")
+            outcome = await life.outcome()
+        async with running_node(tmp_path, agent, environment=environment | {"TOKEN": "guess"}) as node:
+            refused = (await node.run("thinker")).failure
+    assert outcome.output == "done", outcome.failure
+    told = [message["content"] for message in provider.asked[2]["messages"] if message["role"] == "tool"]
+    assert told[0] == "42"
+    finished = [(each.name, each.success) for each in life.progress if isinstance(each, ToolFinished)]
+    assert finished == [("maths_double", True), ("maths_double", False)]
+    assert refused is not None
+    assert refused.message.startswith("a tool server cannot be used: ")
+    assert "guess" not in refused.message
+    assert len(provider.asked) == 3
 
 
 async def test_tools_of_a_server_on_its_standard_streams(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""A server that speaks as model providers do: OpenAI's chat completions and Anthropic's messages, both streamed."""
+"""A server that speaks as model providers do: OpenAI's chat completions and responses, and Anthropic's messages."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -86,7 +87,8 @@ class Provider:
             if reply.status != 200:
                 await _send(writer, reply.status, json.dumps({"type": "error", "error": dict(reply.error)}), reply)
                 return
-            events = _anthropic_events(reply) if "/messages" in path else _openai_events(reply)
+            kinds = {"/messages": _anthropic_events, "/responses": _responses_events}
+            events = next((make for end, make in kinds.items() if end in path), _openai_events)(reply)
             await _stream(writer, events, reply)
             if reply.hangs:
                 await reader.read()  # until the other side hangs up
@@ -191,3 +193,42 @@ def _anthropic_events(reply: Reply) -> Iterable[str]:
     reason = "max_tokens" if reply.cut else "tool_use" if reply.tools else "end_turn"
     yield event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": written})
     yield event("message_stop")
+
+
+def _responses_events(reply: Reply) -> Iterable[str]:
+    numbers = itertools.count()
+
+    def event(kind: str, **fields: Any) -> str:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, 'sequence_number': next(numbers), **fields})}\n\n"
+
+    def response(status: str, **fields: Any) -> dict[str, Any]:
+        base = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": status, "output": []}
+        return {**base, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "error": None, **fields}
+
+    yield event("response.created", response=response("in_progress"))
+    index = 0
+    if reply.text:
+        item = {"id": "i", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+        place = {"output_index": 0, "content_index": 0, "item_id": "i"}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        yield event("response.output_item.added", output_index=0, item=item)
+        yield event("response.content_part.added", **place, part=part)
+        for word in _words(reply.text):
+            yield event("response.output_text.delta", **place, delta=word, logprobs=[])
+        index = 1
+    for number, (name, arguments) in enumerate(reply.tools, start=index):
+        call = {"id": f"i{number}", "type": "function_call", "call_id": f"t{number}", "name": name}
+        text = json.dumps(arguments)
+        yield event("response.output_item.added", output_index=number, item={**call, "arguments": ""})
+        place = {"output_index": number, "item_id": f"i{number}"}
+        yield event("response.function_call_arguments.delta", **place, delta=text)
+        yield event("response.function_call_arguments.done", **place, name=name, arguments=text)
+        yield event("response.output_item.done", output_index=number, item={**call, "arguments": text})
+    if reply.broken or reply.hangs:
+        return
+    given, written = reply.usage
+    usage = {"input_tokens": given, "output_tokens": written, "total_tokens": given + written}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    status = "incomplete" if reply.cut else "completed"
+    incomplete = {"reason": "max_output_tokens"} if reply.cut else None
+    yield event(f"response.{status}", response=response(status, usage=usage | details, incomplete_details=incomplete))

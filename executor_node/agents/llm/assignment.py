@@ -5,6 +5,7 @@ It holds the provider's key, so it goes to the worker alone and is never logged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -39,8 +40,8 @@ class Assignment:
 
     @property
     def provider(self) -> str:
-        """The name before the colon."""
-        return self.model.partition(":")[0]
+        """Who has the model."""
+        return provider_of(self.model)
 
     def without_secrets(self, text: str) -> str:
         """The text with the key and the tokens blotted out: what others answer may repeat what they were shown."""
@@ -65,9 +66,14 @@ class Assignment:
         return cls(**{**form, **lists, "servers": servers})
 
 
+def provider_of(model: str) -> str:
+    """Who has the model: the name before the colon, without the way in which OpenAI is asked."""
+    return re.sub("^openai-(chat|responses)$", "openai", model.partition(":")[0])
+
+
 def assign(agent: AgentDefinition, environment: Mapping[str, str]) -> Assignment:
     """What a step of this agent is told, given the node's environment."""
-    provider = agent.model.partition(":")[0].upper().replace("-", "_")
+    provider = provider_of(agent.model).upper().replace("-", "_")
     settings = {each.name: getattr(agent.settings, each.name) for each in fields(agent.settings)}
     return Assignment(
         model=agent.model,

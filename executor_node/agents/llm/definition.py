@@ -18,12 +18,13 @@ from fanfold.model.step import FORBID_EXTRA
 
 
 class Tool(StrEnum):
-    """What a model may use. FETCH and SHELL reach beyond reading the workspace, so they have to be named."""
+    """What a model may use. EDIT, FETCH and SHELL reach beyond reading the workspace, so they have to be named."""
 
     READ = "read"
     LIST = "list"
     GLOB = "glob"
     GREP = "grep"
+    EDIT = "edit"
     FETCH = "fetch"
     SHELL = "shell"
 

@@ -55,6 +55,10 @@ class WorkspaceTools:
         """Find lines that match an RE2 pattern, in files of the workspace that match a glob pattern."""
         return capped(await in_thread(lambda: search(pattern, files, self._context)))
 
+    async def edit(self, path: str, old: str, new: str) -> str:
+        """Replace `old`, which must occur once in a text file of the workspace, by `new`; empty, it means a new file."""
+        return await in_thread(lambda: self._edit(path, old, new))
+
     async def fetch(self, url: str) -> str:
         """Get the text of a web page. Only some hosts may be asked."""
         try:
@@ -112,6 +116,22 @@ class WorkspaceTools:
         self._context.observe("read", path, f"{first}-{last}" if last > first else str(first))
         more = f"\n... {len(lines) - last:,} more lines" if last < len(lines) else ""
         return capped("\n".join(f"{number}\t{line}" for number, line in enumerate(wanted, start=first)) + more)
+
+    def _edit(self, path: str, old: str, new: str) -> str:
+        workspace = self._context.workspace
+        if not old:
+            workspace.write_text(path, new, create=True)
+            self._context.observe("edit", path)
+            return "created"
+        text = workspace.read_text(path)
+        if (count := text.count(old)) != 1:
+            raise AgentFailed(f"the text to replace occurs {count:,} times in {path}, not once")
+        before, _, after = text.partition(old)
+        workspace.write_text(path, before + new + after)
+        first = before.count("\n") + 1
+        last = first + max(len(new.splitlines()) - 1, 0)
+        self._context.observe("edit", path, f"{first}-{last}" if last > first else str(first))
+        return f"replaced at line {first}"
 
     def _glob(self, pattern: str) -> str:
         paths = [path for path, _ in self._context.workspace.walk(pattern)]

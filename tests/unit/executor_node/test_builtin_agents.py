@@ -279,7 +279,8 @@ class LongWalk:
     def __init__(self, files: Workspace) -> None:
         self._files = files
         self.root = files.root
-        self.resolve, self.read_text, self.glob = files.resolve, files.read_text, files.glob
+        self.resolve, self.read_text, self.write_text = files.resolve, files.read_text, files.write_text
+        self.glob = files.glob
         self.walking = threading.Event()
 
     def walk(self, pattern: str = "**/*") -> Iterator[tuple[str, Path]]:
