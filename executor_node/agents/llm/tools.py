@@ -56,7 +56,7 @@ class WorkspaceTools:
         return capped(await in_thread(lambda: search(pattern, files, self._context)))
 
     async def edit(self, path: str, old: str, new: str) -> str:
-        """Replace `old`, which must occur once in a text file of the workspace, by `new`; empty, it means a new file."""
+        """Replace `old`, which must occur once in a file of the workspace, by `new`; empty, it means a new file."""
         return await in_thread(lambda: self._edit(path, old, new))
 
     async def fetch(self, url: str) -> str:
