@@ -10,7 +10,7 @@ from fanfold.cli.options import SHOWN, Shown
 from fanfold.errors import NO_CONNECTION, FanfoldError, InternalError, Unavailable, Unimplemented
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.credentials import Credentials, Tls
-from fanfold.rpc.status import NOT_GRPC
+from fanfold.rpc.status import CALL_BROKEN, NOT_GRPC
 from fanfold.sdk.jobs import Jobs
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.runs import RECONNECT_TIMEOUT
@@ -83,7 +83,7 @@ def _tls_of(shown: Shown) -> Tls | None:
 
 async def _is_foreign(error: FanfoldError, mesh: Mesh) -> bool:
     """Whether `error` comes from what does not know the methods that every coordinator has."""
-    if isinstance(error, InternalError | Unimplemented):
+    if isinstance(error, InternalError | Unimplemented) or error.reason == CALL_BROKEN:
         # A stream that is refused while it is written to may end so, and what a coordinator does not have yet;
         # one small question gets a clear answer.
         try:
