@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import yaml
 
 from coordinator.config import CoordinatorConfig
@@ -74,6 +75,7 @@ RUN_BY_CI = {"make lint"}
 """Commands that take minutes, and that CI runs before the tests."""
 
 pytestmark = pytest.mark.process
+beside_the_server = pytest.mark.asyncio(loop_scope="module")
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -94,12 +96,14 @@ def shown_commands() -> list[str]:
     return [command.split("  #")[0].strip() for command in commands if command.strip()]
 
 
-@pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """What `fanfold up` starts, on free ports, over this repository."""
-    async with EmbeddedMesh(Plan(data_dir=tmp_path / "data", workspace=ROOT)) as mesh:
-        monkeypatch.setenv("FANFOLD_REGISTRY", mesh.registry)
-        yield mesh.server
+    plan = Plan(data_dir=tmp_path_factory.mktemp("server") / "data", workspace=ROOT)
+    async with EmbeddedMesh(plan) as mesh:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FANFOLD_REGISTRY", mesh.registry)
+            yield mesh.server
 
 
 async def run(*command: str, server: str = "", source: str | None = None, folder: Path = ROOT) -> str:
@@ -122,6 +126,7 @@ def test_commands_are_found_at_all() -> None:
     assert {"fanfold up", "fanfold nodes", "make help", "make run"} <= set(shown_commands())
 
 
+@beside_the_server
 @pytest.mark.timeout(300)  # they are many
 async def test_every_shown_command_works(server: str) -> None:
     for command in sorted(set(shown_commands()) - RECURSIVE - RUN_BY_CI):
@@ -135,6 +140,7 @@ async def test_every_named_make_target_exists() -> None:
         await run("make", "--dry-run", target)
 
 
+@beside_the_server
 async def test_the_example_of_the_readme_prints_what_it_says(server: str) -> None:
     (example,) = [block for block in blocks("README.md", "python") if "SyncMesh" in block]
     lines = (await run(sys.executable, "-", server=server, source=example)).splitlines()
@@ -144,6 +150,7 @@ async def test_the_example_of_the_readme_prints_what_it_says(server: str) -> Non
     assert lines[-1] == "oops False no such file in the workspace: no-such-file"
 
 
+@beside_the_server
 async def test_the_pipelines_of_the_documents_print_what_they_say(server: str) -> None:
     (example,) = [block for block in blocks("README.md", "python") if "mesh.pipeline" in block]
     within = textwrap.indent(example + "\nprint([o['output'] for o in result])\n", "    ")
@@ -159,12 +166,14 @@ async def test_the_pipelines_of_the_documents_print_what_they_say(server: str) -
     assert re.fullmatch(r"measure [\d,]+ words, .* in LICENSE", lines[2])
 
 
+@beside_the_server
 async def test_the_script_of_its_page_gives_what_it_says(server: str) -> None:
     (example,) = blocks("docs/scripts.md", "python")
     lines = (await run(sys.executable, "-", server=server, source=example)).splitlines()
     assert lines == ["completed [True, None]", "no-such-file AGENT_FAILED"]
 
 
+@beside_the_server
 async def test_the_other_script_of_that_page_can_be_run_as_it_lies_there(server: str, tmp_path: Path) -> None:
     (script,) = blocks("docs/scripts.md", "js")
     (meta,) = blocks("docs/scripts.md", "yaml")
@@ -183,6 +192,7 @@ def test_the_page_of_scripts_names_every_option() -> None:
     assert [name for name in OPTION_NAMES if f"`{name}`" not in text] == []
 
 
+@beside_the_server
 async def test_the_run_that_the_page_of_jobs_starts_prints_what_came_of_it(server: str) -> None:
     (example,) = blocks("docs/jobs.md", "python")
     assert await run(sys.executable, "-", server=server, source=example) == (
