@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
 PROTOS := protos/fanfold/v1
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -17,8 +18,12 @@ help: ## List the targets
 run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, stop it
 	@$(BIN)/python -m examples.survey
 
-test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests
-	$(BIN)/python -m pytest
+test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests, WORKERS at a time (2), then those that run alone
+	@$(BIN)/python -m pytest -m 'not alone' --numprocesses $(WORKERS) --dist loadfile; beside=$$?; \
+	$(BIN)/python -m pytest -m alone; alone=$$?; \
+	test $$beside = 0 || echo 'Failed: tests that ran $(WORKERS) at a time, see above.'; \
+	test $$alone = 0 || echo 'Failed: tests that ran alone, see above.'; \
+	test $$beside$$alone = 00
 
 test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local server of models
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis

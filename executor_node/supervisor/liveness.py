@@ -32,7 +32,7 @@ async def watch(measures: Measures, heard: asyncio.Event, *, silence_limit: floa
     Args:
         measures: how to reach it.
         heard: is set whenever it says something.
-        silence_limit: seconds without an answer after which it is given up; after half of them it is woken. Also how
+        silence_limit: seconds without an answer after which it is given up; from half of them on it is woken. Also how
             long the supervisor bears with us when we say nothing.
     """
     interval = min(_LONGEST_INTERVAL, silence_limit / _PINGS_A_LIMIT)
@@ -44,6 +44,6 @@ async def watch(measures: Measures, heard: asyncio.Event, *, silence_limit: floa
         await asyncio.sleep(interval)
         unanswered = 0 if heard.is_set() else unanswered + 1
         heard.clear()
-        if unanswered == most // 2:
+        if unanswered >= most // 2:  # each time, because it may be stopped again before it has answered
             measures.wake()
     measures.give_up()

@@ -43,10 +43,13 @@ async def gated(spec: AgentStepSpec, context: StepContext) -> str:
 
 
 async def blocks(spec: AgentStepSpec, context: StepContext) -> str:
-    """Blocks its event loop for as many seconds as the prompt says."""
+    """Blocks its event loop for as many seconds as the prompt says, and before makes the file that it names, if any."""
+    seconds, _, mark = spec.prompt.partition(" ")
     context.tool_finished("began")
     await asyncio.sleep(0.05)
-    time.sleep(float(spec.prompt))
+    if mark:
+        Path(mark).touch()
+    time.sleep(float(seconds))
     return "unblocked"
 
 

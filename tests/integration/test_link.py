@@ -269,20 +269,20 @@ async def test_an_ending_is_told_until_it_is_acknowledged(node: ExecutorNodeAsyn
 async def test_what_a_coordinator_held_is_killed_when_its_lease_ends(
     node: ExecutorNodeAsyncStub, tmp_path: Path
 ) -> None:
-    call = await linked(node, epoch=1, lease=1)
+    call = await linked(node, epoch=1, lease=2)
     await call.write(pb.LinkRequest(starts=[start("a", "shell", "echo $$ > pid; exec sleep 600")]))
     pid_file = tmp_path / "pid"
     await until(lambda: pid_file.exists() and bool(pid_file.read_text().strip()), "the command runs")
     process = Path("/proc", pid_file.read_text().strip())
     loop = asyncio.get_running_loop()
-    renewed_until = loop.time() + 3  # three leases
+    renewed_until = loop.time() + 4  # two leases
     while loop.time() < renewed_until:
         await call.write(pb.LinkRequest())
         assert process.exists()
         await asyncio.sleep(0.2)
-    await until(lambda: not process.exists(), "the command is gone", 10)
+    await until(lambda: not process.exists(), "the command is gone")
     assert isinstance(await error_of(call), Unavailable)
-    again = await linked(node, epoch=2, lease=1, held=["a"])
+    again = await linked(node, epoch=2, lease=2, held=["a"])
     failure = (await update_of(again, "a", "ended")).event.ended.outcome.failure
     assert (failure.code, failure.retryable) == (step_pb2.FAILURE_CODE_NODE_LOST, True)
 

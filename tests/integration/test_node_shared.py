@@ -12,7 +12,7 @@ import pytest
 
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from fanfold.model.step import FailureCode, StepPolicy, StepStarted
-from integration.node_harness import eventually, running_node
+from integration.node_harness import PATIENCE, eventually, running_node
 
 pytestmark = pytest.mark.process
 
@@ -69,15 +69,14 @@ async def test_a_step_that_blocks_the_loop_costs_the_worker_its_life_and_sibling
     gate = tmp_path / "gate"
     async with running_node(tmp_path, stop_grace=0.3) as node:
         siblings = [node.start("gated-shared", str(gate)) for _ in range(3)]
-        blocker = node.start("blocks-shared", "3600")
-        await blocker.first_progress()
+        blocker = node.start("blocks-shared", f"3600 {tmp_path / 'blocks'}")
+        await eventually((tmp_path / "blocks").exists)
         await eventually(lambda: len(calls(gate)) == 3)
-        await asyncio.sleep(0.5)
         cancelled_at = time.monotonic()
         node.cancel(blocker)
         later = node.start("gated-shared", str(gate))
         outcome = await blocker.outcome()
-        assert 0.3 <= time.monotonic() - cancelled_at < 3
+        assert 0.3 <= time.monotonic() - cancelled_at < PATIENCE
         assert outcome.failure is not None
         assert outcome.failure.code is FailureCode.CANCELLED
         await eventually(lambda: len(calls(gate)) == 7)
@@ -93,17 +92,16 @@ async def test_a_step_that_blocks_its_loop_does_not_disturb_the_node(tmp_path: P
     async with running_node(tmp_path) as node:
         life = node.start("blocks-shared", "1.0")
         await life.first_progress()
-        slowest = 0.0
+        turns = 0
         while not life.has_ended:
-            asked_at = time.monotonic()
             await asyncio.sleep(0.01)
-            slowest = max(slowest, time.monotonic() - asked_at)
+            turns += 1
             assert node.executions.status().running_steps <= 1
         outcome = await life.outcome()
         assert (await node.run("plain")).success
     assert outcome.output == "unblocked"
     assert outcome.attempts == 1
-    assert slowest < 0.5
+    assert turns >= 10, "the node's own loop went on all the while"
 
 
 @pytest.mark.contract("C3", "F4")
@@ -177,9 +175,8 @@ async def test_a_suspect_that_runs_apart_can_be_cancelled_and_can_time_out(tmp_p
 async def test_a_hostile_agent_does_not_hold_up_the_built_in_ones(tmp_path: Path) -> None:
     async with running_node(tmp_path, BUILTIN_AGENTS["noop"]) as node:
         node.executions.prestart()
-        blocker = node.start("blocks-shared", "3600")
-        await blocker.first_progress()
-        await asyncio.sleep(0.1)  # it blocks after a moment
+        blocker = node.start("blocks-shared", f"3600 {tmp_path / 'blocks'}")
+        await eventually((tmp_path / "blocks").exists)
         assert (await node.run("noop", "hello")).output == "hello"
         assert not blocker.has_ended
 
@@ -196,9 +193,8 @@ async def test_steps_in_different_workers_do_not_block_each_other(tmp_path: Path
     gate = tmp_path / "gate"
     gate.touch()
     async with running_node(tmp_path, shared_workers=2) as node:
-        blocker = node.start("blocks-shared", "3600")
-        await blocker.first_progress()
-        await asyncio.sleep(0.2)  # it blocks after a moment
+        blocker = node.start("blocks-shared", f"3600 {tmp_path / 'blocks'}")
+        await eventually((tmp_path / "blocks").exists)
         assert (await node.run("gated-shared", str(gate))).success
         assert not blocker.has_ended
 

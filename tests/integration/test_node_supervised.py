@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,6 @@ async def running(workspace: Path, *steps: str, silence_limit: float = SILENCE_L
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def linux_state(pid: int) -> str:
-    """The state of a process, as /proc tells it."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def daemons(marker: str) -> tuple[str, ...]:
@@ -192,13 +188,17 @@ async def test_a_node_that_stood_still_as_a_whole_is_gone_when_it_goes_on(tmp_pa
         assert not any(map(is_alive, family))
 
 
+def has_been_woken(pid: int) -> bool:
+    """Whether this child was stopped and has gone on, since this was last true."""
+    return os.waitid(os.P_PID, pid, os.WCONTINUED | os.WNOHANG) is not None
+
+
 async def test_a_supervisor_that_is_stopped_is_woken_and_nothing_is_lost(tmp_path: Path) -> None:
     async with running(tmp_path, "shell", "sleep 2; echo finished", silence_limit=4.0) as program:
         await program.hear("event")
         for _ in range(2):
             program.process.send_signal(signal.SIGSTOP)
-            await eventually(lambda: linux_state(program.process.pid) == "T")
-            await eventually(lambda: linux_state(program.process.pid) != "T", patience=4)
+            await eventually(partial(has_been_woken, program.process.pid))
         assert (await program.hear("outcome"))["outcome"]["output"] == "finished\n"
         program.process.send_signal(signal.SIGTERM)
         await program.hear("drained")
