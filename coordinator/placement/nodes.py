@@ -15,6 +15,7 @@ from coordinator.placement.node import NO_LEASES, Change, KnownNode, Leases
 from fanfold.backoff import full_jitter
 from fanfold.errors import FailedPrecondition, FanfoldError, InternalError, Unavailable
 from fanfold.model.node import Node, NodesChanged, NodeView
+from fanfold.model.validation import nearest_name
 from fanfold.ports import NodeDialer
 
 MAX_AGENT_NAMES_REMEMBERED = 10_000
@@ -116,6 +117,10 @@ class Nodes:
     def has_ever_offered(self, agent: str) -> bool:
         """Whether any node has ever offered the agent (C3)."""
         return agent in self._agents_ever
+
+    def nearest_agent(self, agent: str) -> str:
+        """The agent that was probably meant; empty if none is near."""
+        return nearest_name(agent, self._agents_ever)
 
     def uses_model(self, agent: str) -> bool | None:
         """Whether any known node says that the agent spends model tokens; None if none knows the agent (C13)."""

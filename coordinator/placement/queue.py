@@ -131,6 +131,8 @@ class PlacementQueue:
         else:
             code = FailureCode.AGENT_UNKNOWN
             missing = f"no node has ever offered an agent {need.agent!r}"
+            if nearest := self._nodes.nearest_agent(need.agent):
+                missing = f"{missing} (did you mean {nearest!r}?)"
             states = {node.state for node in self._nodes}
             # A node that was never reached may still turn out to offer it.
             if NodeState.READY in states and NodeState.CONNECTING not in states:

@@ -44,12 +44,12 @@ Kind llm takes instead, and its body is what the model is told first:
     mcp: [{name: t, command: [t]}]   # tool servers: name, and command (with env) or url (with token_env)
     max_steps: 20                    # calls of the model in a step; a step may ask for fewer
 
-What is wrong is told by file and line.
+Files without a kind that Claude Code or opencode use load too (see `foreign`). What is wrong is told by file and line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -58,6 +58,7 @@ from pydantic import TypeAdapter, ValidationError
 from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS, SHELL
 from executor_node.agents.command.checks import contradictions as contradictions_of_command
+from executor_node.agents.foreign import adapted, is_foreign
 from executor_node.agents.front_matter import FileWrong, FrontMatter, Wrong, line_of, parse, read_file, split
 from executor_node.agents.llm.definition import PROVIDER_AND_MODEL, Tool, is_provider_and_model
 from fanfold.errors import FieldViolation, InvalidArgument
@@ -90,23 +91,34 @@ _REQUIRED_KEY = {AgentKind.PYTHON: "entry", AgentKind.COMMAND: "command", AgentK
 _DEFINITION = TypeAdapter(AgentDefinition)
 
 
+Remark = Callable[[FieldViolation], None]
+"""Takes what is to be known of a file, though it is not wrong; the field is `file:line`."""
+
+
+def _no_remark(_: FieldViolation) -> None:
+    pass
+
+
 def load_agent_file(path: Path) -> AgentDefinition:
     """The agent that a file defines.
 
     Raises:
         InvalidArgument: it cannot be read or is wrong; each violation's field is `file:line`.
     """
-    definition, _ = _load(path)
+    definition, _ = _load(path, _no_remark)
     return definition
 
 
-def load_agents(directory: Path | None, *, builtin: bool = True, shell: bool = False) -> dict[str, AgentDefinition]:
+def load_agents(
+    directory: Path | None, *, builtin: bool = True, shell: bool = False, remark: Remark = _no_remark
+) -> dict[str, AgentDefinition]:
     """The agents of a node by name: the built-in ones, then those of the files `*.md` directly in `directory`.
 
     Args:
         directory: a folder of agent files, or None for none. Hidden files are left out.
         builtin: whether to offer the built-in agents; their names are then taken.
         shell: whether to offer the built-in agent `shell`, which runs any command that a caller sends.
+        remark: takes what is left out of files that were written for coding agents.
 
     Raises:
         InvalidArgument: naming file and line of everything that is wrong in any of the files.
@@ -116,7 +128,7 @@ def load_agents(directory: Path | None, *, builtin: bool = True, shell: bool = F
     violations: list[FieldViolation] = []
     for path in _agent_files(directory) if directory else ():
         try:
-            definition, line = _load(path)
+            definition, line = _load(path, remark)
         except InvalidArgument as error:
             violations.extend(error.violations)
             continue
@@ -137,15 +149,23 @@ def _agent_files(directory: Path) -> list[Path]:
         raise InvalidArgument.of_field(str(directory), f"no folder of agent files: {error.strerror}") from None
 
 
-def _load(path: Path) -> tuple[AgentDefinition, int]:
+def _load(path: Path, remark: Remark) -> tuple[AgentDefinition, int]:
     """The definition, and the line of its name."""
     try:
         front, body = split(read_file(path))
-        matter = parse(front, _KEYS)
+        matter = parse(front, _allowed)
+        if is_foreign(matter.values):
+            matter, left_out = adapted(matter, path)
+            for wrong in sorted(left_out):
+                remark(_violation(path, wrong))
         definition = _define(matter, body)
     except FileWrong as error:
         raise InvalidArgument(violations=[_violation(path, wrong) for wrong in sorted(error.wrongs)]) from None
     return definition, matter.lines["name"]
+
+
+def _allowed(keys: Collection[str]) -> Collection[str]:
+    return keys if is_foreign(keys) else _KEYS
 
 
 def _violation(path: Path, wrong: Wrong) -> FieldViolation:

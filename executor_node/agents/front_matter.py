@@ -6,7 +6,7 @@ No YAML is a danger here: tags, anchors and aliases are refused, and so is what 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -74,15 +74,19 @@ def split(text: str) -> tuple[str, str]:
     raise FileWrong(Wrong(1, f"the front matter has no end: a line `{_FENCE}`"))
 
 
-def parse(front: str, keys: Collection[str]) -> FrontMatter:
-    """What the front matter says; other keys than these are wrong. Raises FileWrong."""
+Allow = Callable[[Collection[str]], Collection[str]]
+"""The keys that a file with these keys may have."""
+
+
+def parse(front: str, allow: Allow) -> FrontMatter:
+    """What the front matter says; other keys than `allow` says are wrong. Raises FileWrong."""
     try:
         _refuse_tricks(yaml.parse(front, Loader=yaml.SafeLoader))
         loader = yaml.SafeLoader(front)
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise FileWrong(Wrong(1, "the front matter must be a list of `key: value`"))
-        return _front_matter(node, loader, keys)
+        return _front_matter(node, loader, allow({str(key.value) for key, _ in node.value}))
     except yaml.MarkedYAMLError as error:
         line = _line(error.problem_mark or error.context_mark)
         raise FileWrong(Wrong(line, f"no valid YAML: {error.problem or error.context}")) from None

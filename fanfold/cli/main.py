@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import fanfold
-from fanfold.cli import checkpoint_commands, exits, job_commands, run_commands, token_commands
+from fanfold.cli import agent_commands, checkpoint_commands, exits, job_commands, run_commands, token_commands
 from fanfold.cli.options import SHOWN, Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
 from fanfold.rpc.variables import set_grpc_variables
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     epilog="Example: fanfold up --enable-shell",
 )
 serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
+app.add_typer(agent_commands.app, name="agents", help="List the agents that steps can ask for, or check agent files.")
 app.add_typer(run_commands.app, name="runs", help="See the runs of a mesh, watch and cancel them.")
 app.add_typer(job_commands.app, name="jobs", help="See jobs, read their output, wait for and stop them.")
 app.add_typer(job_commands.job_app, name="job", help="Run a command as a job.")
@@ -303,14 +304,6 @@ def nodes(server: Server = None, as_json: Json = False) -> None:
     from fanfold.cli.nodes import show_nodes
 
     show_nodes(server, as_json=as_json)
-
-
-@app.command(epilog="Example: fanfold agents --json")
-def agents(server: Server = None, as_json: Json = False) -> None:
-    """List the agents that steps can ask for."""
-    from fanfold.cli.nodes import show_agents
-
-    show_agents(server, as_json=as_json)
 
 
 @app.command(epilog="Example: fanfold doctor --server 127.0.0.1:7400")

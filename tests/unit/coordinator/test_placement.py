@@ -212,6 +212,14 @@ async def test_an_agent_nobody_ever_offered_is_unknown_after_the_short_bound() -
     assert not failure.retryable
 
 
+async def test_who_mistypes_an_agent_is_told_the_nearest_one() -> None:
+    async with placing(node("secretly-named", "review")) as (_, _, queue):
+        failure = await asyncio.wait_for(queue.acquire(step("reveiw"), SCOPE), 5)
+    assert isinstance(failure, StepFailure)
+    expected = "no node has ever offered an agent 'reveiw' (did you mean 'review'?); waited 0.1 s"
+    assert failure.message == expected
+
+
 @pytest.mark.contract("C3")
 async def test_the_short_bound_does_not_hold_while_a_wanted_node_was_never_reached() -> None:
     async with placing(node("there", "a")) as (_, nodes, queue):

@@ -14,7 +14,7 @@ import pytest
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS
-from executor_node.agents.command.definition import OutputForm, PromptBy
+from executor_node.agents.command.definition import Access, Keep, OutputForm, Preset, PromptBy, WorkspaceUse
 from executor_node.agents.files import load_agent_file, load_agents
 from executor_node.agents.front_matter import MAX_AGENT_FILE_BYTES
 from executor_node.agents.llm.definition import McpServer, ModelSettings, Tool
@@ -481,3 +481,88 @@ def test_the_example_frequent_words_counts_words() -> None:
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["4", "the"], ["2", "and"], ["2", "dog"], ["1", "bird"], ["1", "cat"],
     ]  # fmt: skip
+
+
+CLAUDE_CODES = """
+name: code-reviewer
+description: |
+  Reviews code.
+  Use it after edits.
+tools: Read, Grep, Edit
+model: sonnet
+color: blue
+"""
+OPENCODES = """
+description: Plans.
+mode: subagent
+model: anthropic/claude-sonnet-5
+tools:
+  write: false
+  bash: true
+"""
+
+
+def remarks(folder: Path) -> list[str]:
+    told: list[str] = []
+    load_agents(folder, remark=lambda violation: told.append(str(violation)))
+    return told
+
+
+def test_an_agent_file_of_claude_code_is_taken_as_it_is(folder: Path) -> None:
+    path = write(folder, CLAUDE_CODES)
+    agent = load_agent_file(path)
+    assert (agent.name, agent.description) == ("code-reviewer", "Reviews code. Use it after edits.")
+    assert (agent.kind, agent.preset, agent.model) == (AgentKind.COMMAND, Preset.CLAUDE_CODE, "sonnet")
+    assert (agent.access, agent.instructions) == (Access.WRITE, "Be kind.")
+    assert agent.describe().uses_model
+    assert remarks(folder) == [
+        "agents/reviewer.md:6: `tools` is taken as `access: write` only",
+        "agents/reviewer.md:8: `color` is not supported for agents of claude-code, and left out",
+    ]
+
+
+def test_an_agent_file_of_opencode_has_the_name_of_its_file(folder: Path) -> None:
+    agent = load_agent_file(write(folder, OPENCODES, name="My planner.md"))
+    assert (agent.name, agent.preset, agent.access) == ("my-planner", Preset.OPENCODE, Access.READ)
+    assert agent.model == "anthropic/claude-sonnet-5"
+    assert "agents/My planner.md:3: `mode` is not supported for agents of opencode, and left out" in remarks(folder)
+
+
+@pytest.mark.parametrize(
+    ("mode", "access"), [("acceptEdits", Access.WRITE), ("bypassPermissions", Access.FULL), ("plan", Access.READ)]
+)
+def test_what_a_coding_agents_file_lets_it_do_is_taken_over(folder: Path, mode: str, access: Access) -> None:
+    front = f"name: a\ndescription: d\nmodel: inherit\npermissionMode: {mode}\n"
+    agent = load_agent_file(write(folder, front))
+    assert (agent.access, agent.model) == (access, "")
+
+
+def test_what_is_wrong_in_a_coding_agents_file_is_told_with_its_line(folder: Path) -> None:
+    assert complaints(write(folder, "description: d\nname: Not Kebab\ncolor: red\n")) == [
+        f"agents/reviewer.md:3: {NOT_KEBAB}"
+    ]
+
+
+COMMANDS_WRONG = {
+    "events for text": ("events: [{text: a}]", "`events` requires `output: json` or `output: json-lines`"),
+    "keep of nothing": ("keep: on-failure", "`keep` requires `workspace: copy` or `workspace: worktree`"),
+    "access without preset": ("access: full", "`access` requires `preset`"),
+    "no place": ("output: json\nevents: [{text: 'a b'}]", "`events[0].text` must be keys joined by dots"),
+    "no such event key": ("output: json\nevents: [{txt: a}]", "`events[0].txt` unknown field"),
+    "output of a preset": ("preset: codex\noutput: json", "`output` is what the preset codex says"),
+}
+
+
+@pytest.mark.parametrize(("keys", "complaint"), COMMANDS_WRONG.values(), ids=list(COMMANDS_WRONG))
+def test_what_contradicts_itself_in_a_command_is_told(folder: Path, keys: str, complaint: str) -> None:
+    last = 5 + keys.count("\n") + 1
+    told = complaints(write(folder, COMMAND + keys))[0]
+    assert told.startswith(f"agents/reviewer.md:{last}: {complaint}")
+
+
+def test_every_key_of_an_agent_with_a_preset(folder: Path) -> None:
+    keys = "preset: gemini\naccess: write\nmodel: gemini-3-pro\nworkspace: worktree\nkeep: on-failure\n"
+    agent = load_agent_file(write(folder, f"name: a\ndescription: d\nkind: command\n{keys}"))
+    assert (agent.preset, agent.access, agent.model) == (Preset.GEMINI, Access.WRITE, "gemini-3-pro")
+    assert (agent.workspace, agent.keep) == (WorkspaceUse.WORKTREE, Keep.ON_FAILURE)
+    assert agent.describe().uses_model
