@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coordinator.life import failed
 from coordinator.scripts.engine.quickjs import QuickJsEngine
 from coordinator.scripts.host.answers import Ended
 from fanfold.model.script import StopReason
@@ -374,3 +375,55 @@ async def test_a_call_that_is_not_made_again_is_named(engine: QuickJsEngine) -> 
     result, _ = await carried_out(engine, script, Player(hint=1), replayed=only_second)
     assert "call 3" in result.error
     assert "is not made again" in result.error
+
+
+@pytest.mark.contract("C29", "F7")
+async def test_answers_of_every_kind_are_the_same_when_they_are_given_ahead_of_their_calls(
+    engine: QuickJsEngine,
+) -> None:
+    """Text and values, also null ones, with and without a schema, and failures, of more calls than go ahead."""
+    script = """
+    Object.prototype.schema = {};
+    const schema = {};
+    const kinds = [[{}, 'text'], [{schema}, 'value'], [{schema}, 'null'], [{schema: null}, 'both'], [{}, 'fails']];
+    const answers = [];
+    for (let i = 0; i < 120; i++) {
+      for (const [options, kind] of kinds) answers.push(await agent(`${kind} ${i}`, options), Date.now());
+    }
+    return answers;
+    """
+
+    async def answer(spec: AgentStepSpec) -> StepOutcome:
+        match spec.prompt.partition(" ")[0]:
+            case "value":
+                return succeeded(spec, "a value", structured={"value": spec.prompt})
+            case "null":
+                return succeeded(spec, "null")
+            case "both":
+                return succeeded(spec, spec.prompt, structured=["not", "asked", "for"])
+            case "fails":
+                return failed(spec, FailureCode.AGENT_FAILED, "no")
+        return succeeded(spec, spec.prompt)
+
+    first, heard = await carried_out(engine, script, Player(answer))
+    assert first.value[0:10:2] == ["text 0", {"value": "value 0"}, None, "both 0", None]
+    answers = [Ended(call.number, event.outcome) for call, event in heard.steps if isinstance(event, StepEnded)]
+    assert len(answers) == 600
+    player = Player(answer)
+    again, _ = await carried_out(engine, script, player, replayed=answers[:599])
+    assert again.value[:-1] == first.value[:-1]
+    assert len(again.failures) == len(first.failures) == 120
+    assert {each.failure.code for each in again.failures} == {FailureCode.AGENT_FAILED}
+    assert [spec.prompt for spec in player.specs] == ["fails 119"]
+
+
+@pytest.mark.contract("C29")
+async def test_a_script_that_stops_asking_amid_answers_given_ahead_is_told_the_first_call_that_is_missing(
+    engine: QuickJsEngine,
+) -> None:
+    answers = await recorded(engine, "for (let i = 0; i < 400; i++) await agent(`${i}`)", Player())
+    stops = "agent('HANG'); for (let i = 0; i < 20; i++) await agent(`${i}`); await new Promise(() => {})"
+    moved = [Ended(ended.number + 1, ended.outcome) for ended in answers]
+    result, _ = await carried_out(engine, stops, replayed=moved)
+    assert result.stop_reason is StopReason.ERROR
+    assert "call 22 (echo) is not made again" in result.error

@@ -9,7 +9,7 @@
   const evaluate = eval;
   const { apply, construct, getPrototypeOf, ownKeys, defineProperty, deleteProperty } = Reflect;
   const { isArray } = Array;
-  const { keys, create, freeze, is } = Object;
+  const { keys, create, freeze, is, hasOwn } = Object;
   const { parse, stringify } = JSON;
   const { isFinite } = Number;
   const { imul } = Math;
@@ -243,8 +243,14 @@
     }
     outstanding++;
     return new NativePromise((resolve) => {
-      pending[id] = resolve;
+      pending[id] = { __proto__: null, resolve, hasSchema: wantsValue(given) };
     });
+  }
+
+  /** Whether a call has asked for a value that fits a schema, and not for text. */
+  function wantsValue(options) {
+    const asked = parse(options);
+    return hasOwn(asked, "schema") && asked.schema !== null;
   }
 
   function requireFunctions(list, what, line) {
@@ -458,11 +464,11 @@
   }
 
   function answer(frame) {
-    const resolve = pending[frame.id];
-    if (resolve === undefined) return;
+    const call = pending[frame.id];
+    if (call === undefined) return;
     delete pending[frame.id];
     outstanding--;
-    resolve(frame.value);
+    call.resolve(frame.t === "either" && call.hasSchema ? frame.structured : frame.value);
   }
 
   function deliver(text) {
@@ -470,7 +476,7 @@
     deliveries++;
     now = frame.now;
     spent = frame.spent;
-    if (frame.t === "answer") answer(frame);
+    if (frame.t === "answer" || frame.t === "either") answer(frame);
     else if (frame.t === "load") load(frame);
     else if (frame.t === "run") run();
   }

@@ -299,8 +299,12 @@ class ScriptSession:
     async def _give_answers(self) -> None:
         """Give the script its answers: first those that it had before, then what comes, once that cannot be lost."""
         try:
-            while (again := await self._answers.next_replayed()) is not None:
-                await self._answer(*again)
+            for ended in self._answers.replayed:
+                if _is_plain(ended) and await self._answers.given_ahead(ended):
+                    await self._answer_either(ended)
+                else:
+                    await self._answer(await self._answers.made_again(ended), ended)
+            await self._answers.until_caught_up()
         except Diverged as diverged:
             return self._fail(f"the script diverged from what is recorded of it: {diverged}")
         while True:
@@ -318,9 +322,17 @@ class ScriptSession:
         if failure is not None:
             self._failures.add_call(call, failure)
             value = None
-        self._now = max(self._now, milliseconds(outcome.ended_at))
+        return await self._give(ended, {"t": "answer", "value": value})
+
+    async def _answer_either(self, ended: Ended) -> None:
+        """Give the script what came of a call that it is about to make again: it knows whether it asks for a value."""
+        outcome = ended.outcome
+        await self._give(ended, {"t": "either", "value": outcome.output, "structured": outcome.structured})
+
+    async def _give(self, ended: Ended, answer: Frame) -> None:
+        self._now = max(self._now, milliseconds(ended.outcome.ended_at))
         self._answers.given()
-        return await self._deliver({"t": "answer", "id": call.number, "value": value}, ended.spent)
+        await self._deliver({**answer, "id": ended.number}, ended.spent)
 
     async def _deliver(self, frame: Frame, spent: int) -> None:
         self._delivered += 1
@@ -382,6 +394,12 @@ class _Running:
         self.task: asyncio.Task[None] | None = None
         self.is_started = False
         self.has_ended = False
+
+
+def _is_plain(ended: Ended) -> bool:
+    """Whether a call was answered with what came of it, whether it had a schema or not."""
+    outcome = ended.outcome
+    return outcome.success and fault_of([outcome.output, outcome.structured]) is None
 
 
 def _ending_of(frame: Frame) -> _Ending:
