@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
+from fanfold.sql.settings import DatabaseSettings
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Age = Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)]
@@ -94,16 +95,18 @@ class RetentionLimits(_Section):
     """Seconds after the last successful step of a workflow that has not succeeded until its records go."""
 
 
-class JournalSettings(_Section):
-    """Where runs are kept so that they outlive their coordinator, and how they are held."""
+class JournalSettings(DatabaseSettings):
+    """Where runs are kept so that they outlive their coordinator, and how they are held.
 
-    path: str = ""
-    """SQLite file, made if it is not there; coordinators of this host may share it. Empty means no journal: resumable
-    and detached runs are refused (C17)."""
+    Coordinators share a file on one host, and an address from everywhere. With neither of both there is no journal:
+    resumable and detached runs are refused (C17).
+    """
+
     objects: str = ""
-    """Directory for large payloads; by default beside the file, called as it with `.objects` at the end."""
+    """Directory for large payloads, which all coordinators must share; by default beside the file, called as it with
+    `.objects` at the end. With `url` and without a directory they are kept in the database."""
     inline_bytes: int = Field(default=65_536, ge=0, le=16_777_216)
-    """Events, records and requests of more bytes are kept there, the rest in the file."""
+    """Events, records and requests of more bytes are kept there, the rest in the database."""
     lease: Seconds = 10.0
     """Seconds that a coordinator holds a run after it last renewed that; then another one takes it over."""
     renewal: Seconds = 3.0

@@ -26,7 +26,7 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
     """
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(config.store.path))
+        store = await stack.enter_async_context(open_store(config.store))
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)
         works = [keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs), jobs.recent.follow()]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
+from fanfold.sql.settings import DatabaseSettings
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
@@ -62,11 +63,9 @@ class RetentionLimits(_Section):
     """Seconds that a settled job is kept."""
 
 
-class StoreSettings(_Section):
-    """Where jobs are kept."""
+class StoreSettings(DatabaseSettings):
+    """Where jobs are kept; without a file and an address in memory, where they end with the registry's process."""
 
-    path: str = ""
-    """SQLite file, made if it is not there; empty keeps jobs in memory, where they end with the registry's process."""
     sweep: Seconds = 60.0
     """Seconds between two looks at what is beyond the retention."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 
 from fanfold.errors import FailedPrecondition
-from fanfold.sql.opening import open_sqlite
+from fanfold.sql.opening import open_database
+from fanfold.sql.settings import DatabaseSettings
 from job_registry.store import migrations
 from job_registry.store.memory import MemoryJobStore
 from job_registry.store.sql.schema import SCHEMA, STORE
@@ -18,20 +19,19 @@ from job_registry.store.store import JobStore
 
 
 @asynccontextmanager
-async def open_store(path: str) -> AsyncIterator[JobStore]:
-    """The store in a file, made or brought up to date first; in memory if there is to be no file.
+async def open_store(settings: DatabaseSettings) -> AsyncIterator[JobStore]:
+    """The store in a database, made or brought up to date first; in memory if there is to be none.
 
     Leaving it waits for all that it was asked to do.
 
     Raises:
         FailedPrecondition: it cannot be opened, another registry has it, or a newer release has written it; says why.
     """
-    if not path:
+    if not settings.is_set:
         yield MemoryJobStore()
         return
-    file = Path(path)
-    with _held_alone(file):
-        database = await asyncio.to_thread(open_sqlite, file, STORE, migrations, SCHEMA)
+    with _held_alone(Path(settings.path)) if settings.path else nullcontext():
+        database = await asyncio.to_thread(open_database, settings, STORE, migrations, SCHEMA, alone=True)
         async with sql_store(database) as store:
             yield store
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from support.postgres import Server, running_server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,3 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _seeds(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     return int(first), int(last or first)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A real PostgreSQL, started when the first test asks for it."""
+    with running_server() as server:
+        yield server

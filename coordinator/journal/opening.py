@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 from coordinator.config import JournalSettings
 from coordinator.journal import migrations
 from coordinator.journal.journal import Journal, Retention
-from coordinator.journal.payloads import LocalObjects
+from coordinator.journal.payloads import LocalObjects, NoObjects
 from coordinator.journal.sql.journal import sql_journal
 from coordinator.journal.sql.schema import JOURNAL, SCHEMA
-from fanfold.sql.opening import open_sqlite
+from fanfold.sql.opening import open_database
 
 
 @asynccontextmanager
@@ -25,13 +26,14 @@ async def open_journal(settings: JournalSettings) -> AsyncIterator[Journal | Non
     Raises:
         FailedPrecondition: it cannot be opened, or a newer release has written it; says why.
     """
-    if not settings.path:
+    if not settings.is_set:
         yield None
         return
-    path = Path(settings.path)
-    objects = Path(settings.objects or f"{settings.path}.objects")
-    database = await asyncio.to_thread(open_sqlite, path, JOURNAL, migrations, SCHEMA)
-    async with sql_journal(database, LocalObjects(objects), inline_bytes=settings.inline_bytes) as journal:
+    folder = settings.objects or (f"{settings.path}.objects" if settings.path else "")
+    objects = LocalObjects(Path(folder)) if folder else NoObjects()
+    inline_bytes = settings.inline_bytes if folder else sys.maxsize
+    database = await asyncio.to_thread(open_database, settings, JOURNAL, migrations, SCHEMA)
+    async with sql_journal(database, objects, inline_bytes=inline_bytes) as journal:
         yield journal
 
 

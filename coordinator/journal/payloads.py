@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -92,6 +93,25 @@ class LocalObjects:
         self._make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         _synchronize(folder.parent)
+
+
+class NoObjects:
+    """The store of a journal that keeps all payloads in its database."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Nothing is put here."""
+        raise OSError(errno.EROFS, "the journal has no object store")
+
+    def get(self, name: str, offset: int, size: int) -> bytes:
+        """There is none: of one that had a directory before, the configuration does not say where."""
+        raise FileNotFoundError(errno.ENOENT, "the journal has no object store", name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """There are none."""
+
+    def list(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """There are none."""
+        return iter(())
 
 
 def _synchronize(folder: Path) -> None:

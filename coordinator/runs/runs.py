@@ -63,7 +63,7 @@ class Runs:
     def durable(self) -> DurableRuns:
         """The journaled runs. Raises FailedPrecondition if there is no journal (C17)."""
         if self._durable is None:
-            raise FailedPrecondition("no journal is configured (journal.path)", reason="NO_JOURNAL")
+            raise FailedPrecondition("no journal is configured (journal.path or journal.url)", reason="NO_JOURNAL")
         return self._durable
 
     @property

@@ -1,16 +1,11 @@
-"""What differs between databases: how they are opened and locked, and what time it is there."""
+"""A database as services see it; `sqlite` and `postgres` open one each."""
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from fanfold.errors import Unavailable
 
@@ -20,13 +15,7 @@ READERS = 4
 BUSY_SECONDS = 5.0
 """Longest wait for another process that is writing."""
 
-_SQLITE_PRAGMAS = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # what a commit has written survives a power cut
-    "PRAGMA journal_size_limit = 67108864",
-)
-_SQLITE_WRITER_PRAGMAS = (*_SQLITE_PRAGMAS, "PRAGMA busy_timeout = 5")
-_SQLITE_NOW = "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
+_CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +28,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database. Transactions of `writer` exclude one another from their beginning, in all processes.
+    """A database. Of the transactions of `writer` that touch the same rows, each sees what those before it have done.
 
     `where` names it in messages; `now` gives its time in microseconds since 1970.
     """
@@ -64,33 +53,18 @@ class Database:
         self.reader.dispose()
 
 
-def sqlite_database(path: Path, contents: Contents, *, busy_seconds: float = BUSY_SECONDS) -> Database:
-    """The database in a file, which is made, readable for this user alone, if it is not there. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    file = os.fstat(descriptor)
-    os.close(descriptor)
-    writer = _sqlite_engine(path, 1, busy_seconds, _SQLITE_WRITER_PRAGMAS)
-    reader = _sqlite_engine(path, READERS, busy_seconds, _SQLITE_PRAGMAS)
+def exclude(connection: Connection) -> None:
+    """Let no other transaction beyond this point, in any process, until this one ends: what it looks for stays away.
 
-    @event.listens_for(writer, "do_connect")
-    @event.listens_for(reader, "do_connect")
-    def refuse_other_file(*_: object) -> None:
-        # SQLite goes on with a deleted file, whose contents nobody would find again (C19).
-        if not path.exists() or not os.path.samestat(path.stat(), file):
-            raise OSError("the file was deleted or replaced since it was opened; start the service again")
+    SQLite's writing transactions exclude one another from their beginning.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext(current_setting('search_path')))")
 
-    @event.listens_for(writer, "begin")
-    def begin_writing(connection: Connection) -> None:
-        refuse_other_file()
-        _begin_immediate(connection, busy_seconds)
 
-    @event.listens_for(reader, "begin")
-    def begin_reading(connection: Connection) -> None:
-        refuse_other_file()
-        connection.exec_driver_sql("BEGIN")
-
-    return Database(writer, reader, str(path), contents, _SQLITE_NOW)
+def is_conflict(error: Exception) -> bool:
+    """Whether a transaction was undone for the sake of another one, so that it may well succeed if it is repeated."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def words_of(error: Exception) -> str:
@@ -98,35 +72,3 @@ def words_of(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     lines = str(cause).splitlines()
     return f"{type(cause).__name__}: {lines[0] if lines else ''}"
-
-
-def _sqlite_engine(path: Path, connections: int, busy_seconds: float, pragmas: Sequence[str]) -> Engine:
-    engine = create_engine(
-        URL.create("sqlite", database=str(path)),
-        # No isolation level: the driver's own BEGIN would come late, and lock nothing.
-        connect_args={"timeout": busy_seconds, "check_same_thread": False, "isolation_level": None},
-        pool_size=connections,
-        max_overflow=0,
-        hide_parameters=True,
-    )
-
-    @event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        for pragma in pragmas:
-            connection.execute(pragma)
-
-    return engine
-
-
-def _begin_immediate(connection: Connection, busy_seconds: float) -> None:
-    """Begin as the only writer. Asks again and again: SQLite itself would wait longer and longer, which is unfair."""
-    deadline = time.monotonic() + busy_seconds
-    while True:
-        try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        except OperationalError as error:
-            is_busy = isinstance(error.orig, sqlite3.Error) and error.orig.sqlite_errorname.startswith("SQLITE_BUSY")
-            if not is_busy or time.monotonic() > deadline:
-                raise
-        else:
-            return

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import Connection, MetaData, column, inspect, select, table
 
 from fanfold.errors import FailedPrecondition
-from fanfold.sql.database import Database
+from fanfold.sql.database import Database, exclude
 
 _VERSION_TABLE = "alembic_version"
 
@@ -27,6 +27,7 @@ def migrate(database: Database, steps: ModuleType, schema: str) -> None:
         sqlalchemy.exc.DBAPIError: the database cannot be read or written.
     """
     with database.writer.begin() as connection:
+        exclude(connection)
         found = _schema_of(connection)
         if found != schema:
             _upgrade(connection, database, steps, found, schema)

@@ -1,32 +1,61 @@
-"""Opens a service's database in a file."""
+"""Opens a service's database, where its configuration says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fanfold.errors import FailedPrecondition
-from fanfold.sql.database import Contents, Database, sqlite_database, words_of
+from fanfold.sql.database import Contents, Database, words_of
 from fanfold.sql.migration import migrate
+from fanfold.sql.postgres import postgres_database
+from fanfold.sql.settings import DatabaseSettings
+from fanfold.sql.sqlite import sqlite_database
+
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
-def open_sqlite(path: Path, contents: Contents, steps: ModuleType, schema: str) -> Database:
-    """The database in a file, made or brought up to date first; blocks.
+def open_database(
+    settings: DatabaseSettings, contents: Contents, steps: ModuleType, schema: str, *, alone: bool = False
+) -> Database:
+    """The database in a file or at an address, made or brought up to date first; blocks.
+
+    With `alone`, one process at a time can write to a database at an address.
 
     Raises:
         FailedPrecondition: it cannot be opened, or a newer release has written it; says why.
     """
+    if not settings.url:
+        path = Path(settings.path)
+        return _opened(lambda: sqlite_database(path, contents), settings.path, contents, steps, schema)
+
+    def at_address() -> Database:
+        return postgres_database(settings.url, contents, password_file=settings.password_file, alone=alone)
+
+    return _opened(at_address, settings.url, contents, steps, schema)
+
+
+def _opened(make: Callable[[], Database], where: str, contents: Contents, steps: ModuleType, schema: str) -> Database:
     try:
-        database = sqlite_database(path, contents)
+        database = make()
         try:
             migrate(database, steps, schema)
         except BaseException:
             database.close()
             raise
-    except OSError as error:
-        raise FailedPrecondition(f"the {contents.name} {path} cannot be opened: {error.strerror}") from None
-    except DBAPIError as error:
-        raise FailedPrecondition(f"the {contents.name} {path} cannot be opened: {words_of(error)}") from None
+    except (OSError, DBAPIError, ArgumentError, ModuleNotFoundError) as error:
+        raise FailedPrecondition(f"the {contents.name} {where} cannot be opened: {_why(error)}") from None
     return database
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return "its driver is not installed: pip install 'fanfold[postgres]'"
+    if getattr(getattr(error, "orig", None), "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+        return "another process has it"
+    return words_of(error)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from fanfold.errors import FanfoldError
-from fanfold.sql.database import Contents, Database, words_of
+from fanfold.sql.database import Contents, Database, is_conflict, words_of
 from fanfold.sql.room import Room
 
 QUEUE_BYTES = 16 * 2**20
@@ -28,6 +28,9 @@ MOST_SECONDS = 0.2
 LONG_SECONDS = 0.03
 PAUSE_SECONDS = 0.003
 """A transaction that took so long is followed by such a pause: others, who ask again and again, then get their turn."""
+
+ATTEMPTS = 5
+"""How often a transaction is tried that other processes' transactions get in the way of."""
 
 _Result = TypeVar("_Result")
 
@@ -136,24 +139,31 @@ class Writer:
     def _carry_out(self, operations: list[Operation[Any]]) -> list[Any]:
         """What the first of the operations came to, as many as the time allows, once that is durable."""
         contents = self._database.contents
+        attempt = 0
+        while True:
+            try:
+                return self._transact(operations)
+            except Exception as error:
+                if is_conflict(error) and (attempt := attempt + 1) < ATTEMPTS:
+                    continue
+                _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
+                if self._connection is not None:
+                    self._connection.invalidate()
+                    self._connection.close()
+                    self._connection = None
+                return [_Refusal(contents.failed())] * len(operations)
+
+    def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         results: list[Any] = []
-        try:
-            if self._connection is None:
-                self._connection = self._database.writer.connect()
-            with self._connection.begin():
-                transaction = Transaction(self._connection, self._database.now(self._connection))
-                until = time.monotonic() + MOST_SECONDS
-                for operation in operations:
-                    results.append(_perform(operation, transaction, contents))
-                    if self._urgent or time.monotonic() > until:
-                        break
-        except Exception as error:
-            _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
-            if self._connection is not None:
-                self._connection.invalidate()
-                self._connection.close()
-                self._connection = None
-            return [_Refusal(contents.failed())] * len(operations)
+        if self._connection is None:
+            self._connection = self._database.writer.connect()
+        with self._connection.begin():
+            transaction = Transaction(self._connection, self._database.now(self._connection))
+            until = time.monotonic() + MOST_SECONDS
+            for operation in operations:
+                results.append(_perform(operation, transaction, self._database.contents))
+                if self._urgent or time.monotonic() > until:
+                    break
         return results
 
     # In the event loop.

@@ -1,4 +1,4 @@
-"""What every store of jobs promises, in memory and in SQLite alike."""
+"""What every store of jobs promises, in memory, in SQLite and in PostgreSQL alike."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ import pytest
 from fanfold.model.job import JobFilter, JobState, OutputSource
 from job_registry.states import RUNNING, given_up, settled, stopped
 from job_registry.store.store import RESULT_PART_BYTES, ChangesGone, JobQuery, JobStore, KeptJob, Retention
-from support.job_stores import DONE, Opens, add, add_settled, memory_store, output_write, sqlite_store
+from support.job_stores import DONE, Opens, add, add_settled, memory_store, output_write, postgres_store, sqlite_store
+from support.postgres import Server
 
 EVERYTHING = JobQuery()
 
 
-@pytest.fixture(params=[memory_store, sqlite_store], ids=["memory", "sqlite"])
+@pytest.fixture(params=[memory_store, sqlite_store, postgres_store], ids=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JobStore]:
+    if request.param is postgres_store:
+        server: Server = request.getfixturevalue("postgres")
+        with server.database() as url:
+            async with postgres_store(url) as opened:
+                yield opened
+        return
     opens: Opens = request.param
     async with opens(tmp_path) as opened:
         yield opened

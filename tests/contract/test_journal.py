@@ -28,18 +28,26 @@ from support.journals import (
     events,
     eventually,
     new_run,
+    postgres_journal,
     record,
     sqlite_journal,
 )
+from support.postgres import Server
 
 ENDS = [RunState.COMPLETED, RunState.CANCELLED, RunState.FAILED]
 KEEP_ALL = Retention()
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite with all payloads in objects"])
+@pytest.fixture(params=["memory", "sqlite", "sqlite with all payloads in objects", "postgres"])
 async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
     if request.param == "memory":
         yield MemoryJournal()
+        return
+    if request.param == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        with server.database() as url:
+            async with postgres_journal(url) as opened:
+                yield opened
         return
     inline_bytes = 65_536 if request.param == "sqlite" else 0
     async with sqlite_journal(tmp_path, inline_bytes=inline_bytes) as opened:

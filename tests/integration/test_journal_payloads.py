@@ -17,8 +17,8 @@ from coordinator.journal.sql.journal import sql_journal
 from coordinator.journal.sql.schema import JOURNAL, SCHEMA
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import RunState
-from fanfold.sql.database import sqlite_database
 from fanfold.sql.migration import migrate
+from fanfold.sql.sqlite import sqlite_database
 from support.journals import (
     ALICE,
     HERE,

@@ -16,7 +16,8 @@ import structlog
 from coordinator.journal.journal import Fenced, JournalFailed
 from coordinator.journal.sql.schema import JOURNAL
 from fanfold.sql.access import Access
-from fanfold.sql.database import Database, sqlite_database
+from fanfold.sql.database import Database
+from fanfold.sql.sqlite import sqlite_database
 from fanfold.sql.writer import Operation, Transaction
 from support.mesh import until
 

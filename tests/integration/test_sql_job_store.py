@@ -12,8 +12,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from fanfold.errors import FailedPrecondition
-from fanfold.sql.database import sqlite_database
 from fanfold.sql.migration import migrate
+from fanfold.sql.sqlite import sqlite_database
 from job_registry.store import migrations
 from job_registry.store.sql.schema import SCHEMA, STORE
 from job_registry.store.sql.tables import metadata

@@ -24,8 +24,8 @@ from coordinator.journal.opening import open_journal, retention_of
 from coordinator.journal.sql.schema import JOURNAL, SCHEMA
 from coordinator.journal.sql.tables import metadata
 from fanfold.errors import FailedPrecondition, InternalError
-from fanfold.sql.database import sqlite_database
 from fanfold.sql.migration import migrate
+from fanfold.sql.sqlite import sqlite_database
 from support.journals import ALICE, HERE, LONG, OVER, all_entries, append, events, new_run, sqlite_journal
 
 CHILD = Path(__file__).with_name("journal_child.py")

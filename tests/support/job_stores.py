@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fanfold.model.job import JobState, OutputPiece, OutputSource
+from job_registry.config import StoreSettings
 from job_registry.opening import open_store
 from job_registry.states import RUNNING, Standing, settled
 from job_registry.store.store import JobStore, KeptJob, NewJob, OutputWrite
@@ -24,14 +25,21 @@ class Opens(Protocol):
 @asynccontextmanager
 async def memory_store(folder: Path) -> AsyncIterator[JobStore]:
     """A store in memory."""
-    async with open_store("") as store:
+    async with open_store(StoreSettings()) as store:
         yield store
 
 
 @asynccontextmanager
 async def sqlite_store(folder: Path) -> AsyncIterator[JobStore]:
     """The store in a file of the folder."""
-    async with open_store(str(folder / "jobs.db")) as store:
+    async with open_store(StoreSettings(path=str(folder / "jobs.db"))) as store:
+        yield store
+
+
+@asynccontextmanager
+async def postgres_store(url: str) -> AsyncIterator[JobStore]:
+    """The store in a database of PostgreSQL."""
+    async with open_store(StoreSettings(url=url)) as store:
         yield store
 
 

@@ -32,6 +32,14 @@ async def sqlite_journal(folder: Path, **settings: Any) -> AsyncIterator[Journal
         yield journal
 
 
+@asynccontextmanager
+async def postgres_journal(url: str, **settings: Any) -> AsyncIterator[Journal]:
+    """A journal in a database of PostgreSQL."""
+    async with open_journal(JournalSettings.model_validate({"url": url, **settings})) as journal:
+        assert journal is not None
+        yield journal
+
+
 def new_run(run_id: str, *, owner: str = ALICE, workflow_id: str = "", request_id: str = "", **more: Any) -> NewRun:
     """A run to be kept; `more` are further fields of NewRun."""
     run = Run(

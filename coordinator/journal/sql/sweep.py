@@ -20,6 +20,7 @@ from coordinator.journal.sql.tables import (
 )
 from coordinator.journal.sql.writes import forget_records
 from fanfold.sql.access import Access
+from fanfold.sql.database import exclude
 from fanfold.sql.instants import micros
 from fanfold.sql.writer import Transaction
 
@@ -111,6 +112,7 @@ def _stale_workflows(
 
 def _forget_if_stale(transaction: Transaction, owner: str, workflow_id: str, retention: Retention) -> Sequence[str]:
     """Delete a workflow's records unless something has happened to it since; gives the objects that were theirs."""
+    exclude(transaction.connection)
     its = (record_segments.c.owner == owner, record_segments.c.workflow_id == workflow_id)
     return forget_records(transaction, owner, workflow_id) if _stale_workflows(transaction, retention, *its) else []
 

@@ -14,33 +14,34 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Table,
-    Text,
     and_,
     text,
 )
+
+from fanfold.sql.words import Words
 
 metadata = MetaData()
 
 runs = Table(
     "runs",
     metadata,
-    Column("run_id", Text, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("workflow_id", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
-    Column("request_digest", Text, nullable=False),
+    Column("run_id", Words, primary_key=True),
+    Column("owner", Words, nullable=False),
+    Column("kind", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("workflow_id", Words, nullable=False),
+    Column("request_id", Words, nullable=False),
+    Column("request_digest", Words, nullable=False),
     Column("attached", Boolean, nullable=False),
-    Column("job_id", Text, nullable=False),
+    Column("job_id", Words, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
-    Column("holder", Text, nullable=False),
-    Column("address", Text, nullable=False),
+    Column("holder", Words, nullable=False),
+    Column("address", Words, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("lease_until", BigInteger, nullable=False),  # 0: nobody holds it
     Column("held_since", BigInteger, nullable=False),
-    Column("nodes", Text, nullable=False),  # a JSON list
+    Column("nodes", Words, nullable=False),  # a JSON list
     Column("total", Integer, nullable=False),
     Column("running", Integer, nullable=False),
     Column("succeeded", Integer, nullable=False),
@@ -48,9 +49,9 @@ runs = Table(
     Column("budget_limit", BigInteger),
     Column("budget_spent", BigInteger),
     Column("budget_refused", Integer),
-    Column("waiting_on", Text, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("cancel_reason", Text),
+    Column("waiting_on", Words, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("cancel_reason", Words),
     Column("last_sequence", BigInteger, nullable=False),
     Column("swept_sequence", BigInteger, nullable=False),  # events up to this one are gone
 )
@@ -59,8 +60,8 @@ runs = Table(
 requests = Table(
     "requests",
     metadata,
-    Column("run_id", Text, primary_key=True),
-    Column("object", Text, nullable=False),
+    Column("run_id", Words, primary_key=True),
+    Column("object", Words, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
 """What runs were asked for; apart from their rows, which are rewritten with every append."""
@@ -68,10 +69,10 @@ requests = Table(
 event_segments = Table(
     "event_segments",
     metadata,
-    Column("run_id", Text, primary_key=True),
+    Column("run_id", Words, primary_key=True),
     Column("last", BigInteger, primary_key=True, autoincrement=False),
     Column("first", BigInteger, nullable=False),
-    Column("object", Text, nullable=False),
+    Column("object", Words, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
 """Events that were appended together, with the numbers of the first and the last one; see `segments`."""
@@ -80,15 +81,15 @@ record_segments = Table(
     "record_segments",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("workflow_id", Text, nullable=False),
+    Column("owner", Words, nullable=False),
+    Column("workflow_id", Words, nullable=False),
     Column("written_at", BigInteger, nullable=False),
-    Column("object", Text, nullable=False),
+    Column("object", Words, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
 """Records that were written together; of those with one key the latest holds."""
 
-identity = Table("identity", metadata, Column("journal_id", Text, primary_key=True))
+identity = Table("identity", metadata, Column("journal_id", Words, primary_key=True))
 """One row: what tells this journal's objects from those of others in the same store."""
 
 

