@@ -74,7 +74,9 @@ class Executions:
         self._admission = Admission(limits.max_concurrent_steps)
         self._limits = limits
         workspace = places.workspace
-        self._python = PythonAgents(supervision, workspace=workspace, directory=places.agents, limits=limits)
+        self._python = PythonAgents(
+            supervision, workspace=workspace, directory=places.agents, environment=environment, limits=limits
+        )
         self._commands = CommandAgents(
             supervision, workspace=workspace, environment=environment, limits=limits, scratch=places.scratch
         )

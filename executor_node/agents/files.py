@@ -21,7 +21,7 @@ must be async. Kind command takes instead:
     prompt: argument                 # stdin (default), json: the whole spec there, argument: it is the last argument
     output: text                     # text (default), json or json-lines
     events: [{when: {type: a}, text: b.c}]  # how its JSON is read; default: fanfold's own form
-    env: [HOME, PATH]                # variables of the node it sees; default: none
+    env: [HOME, PATH]                # variables of the node it sees, as kind python may; default: none
     max_output_bytes: 65536          # default: the node's limit, which it cannot exceed
     workspace: worktree              # shared (default), or a copy or git worktree for each step
     keep: on-failure                 # never (default): whether that is kept
@@ -71,7 +71,6 @@ _KEYS_OF_ONE_KIND = {
     "command": AgentKind.COMMAND,
     "prompt": AgentKind.COMMAND,
     "output": AgentKind.COMMAND,
-    "env": AgentKind.COMMAND,
     "max_output_bytes": AgentKind.COMMAND,
     "preset": AgentKind.COMMAND,
     "access": AgentKind.COMMAND,
@@ -199,20 +198,29 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
     if required and not getattr(definition, required) and definition.preset is None:
         yield Wrong(lines.get(required, lines["kind"]), f"`{required}` is required for kind {kind}")
     yield from _contradictions_of_repair(definition, lines)
-    if definition.isolation is Isolation.SHARED:
-        if kind is AgentKind.COMMAND:
-            yield Wrong(lines["isolation"], f"isolation shared is for kind python, not for kind {kind}")
-        elif kind is AgentKind.PYTHON and not definition.idempotent:
-            yield Wrong(lines["isolation"], "isolation shared requires `idempotent: true`")
-    if definition.model and kind is AgentKind.PYTHON:
-        yield Wrong(lines["model"], "`model` is for kind llm, not for kind python")
+    if definition.isolation is Isolation.SHARED and kind is AgentKind.COMMAND:
+        yield Wrong(lines["isolation"], f"isolation shared is for kind python, not for kind {kind}")
+    if kind is AgentKind.PYTHON:
+        yield from _contradictions_of_python(definition, lines)
     if kind is AgentKind.COMMAND:
         yield from contradictions_of_command(definition, lines)
     if kind is AgentKind.LLM:
         yield from _contradictions_of_llm(definition, lines)
 
 
+def _contradictions_of_python(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[Wrong]:
+    if definition.model:
+        yield Wrong(lines["model"], "`model` is for kind llm, not for kind python")
+    if definition.isolation is Isolation.SHARED:
+        if not definition.idempotent:
+            yield Wrong(lines["isolation"], "isolation shared requires `idempotent: true`")
+        if definition.env:
+            yield Wrong(lines["env"], "`env` requires isolation process: steps that share a worker see the same")
+
+
 def _contradictions_of_llm(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[Wrong]:
+    if definition.env:
+        yield Wrong(lines["env"], "`env` is for kinds python and command, not for kind llm")
     if definition.model and not is_provider_and_model(definition.model):
         yield Wrong(lines["model"], f"`model` must {PROVIDER_AND_MODEL}")
     if Tool.FETCH in definition.tools and not definition.fetch_hosts:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from executor_node.admission import Limits
@@ -24,10 +25,23 @@ _TEXT_BYTES_BESIDE = 2**20
 
 
 class PythonAgents:
-    """Carries out steps by calling functions in workers. `directory` is where the agents' modules are looked for."""
+    """Carries out steps by calling functions in workers.
 
-    def __init__(self, supervision: Supervision, *, workspace: Path, directory: Path | None, limits: Limits) -> None:
+    `directory` is where the agents' modules are looked for besides what is installed, `environment` where the variables
+    come from that their files name.
+    """
+
+    def __init__(
+        self,
+        supervision: Supervision,
+        *,
+        workspace: Path,
+        directory: Path | None,
+        environment: Mapping[str, str],
+        limits: Limits,
+    ) -> None:
         self._supervision = supervision
+        self._environment = environment
         self._limits = limits
         self._max_text_bytes = limits.output_bytes * _TEXTS_ON_THEIR_WAY + _TEXT_BYTES_BESIDE
         path = () if directory is None else (str(directory.resolve()),)
@@ -56,7 +70,9 @@ class PythonAgents:
         """
         if step.agent.isolation is Isolation.SHARED:
             return self._workers_of(step.agent).carry_out(step)
-        return PythonStep(step, self._supervision, self._setup, self._limits.stop_grace, self._max_text_bytes)
+        named = {name: self._environment[name] for name in step.agent.env if name in self._environment}
+        setup = replace(self._setup, environment=named) if named else self._setup
+        return PythonStep(step, self._supervision, setup, self._limits.stop_grace, self._max_text_bytes)
 
     def _workers_of(self, agent: AgentDefinition) -> SharedWorkers:
         """Built-in agents are known not to block or crash, and have workers where no other code does either."""

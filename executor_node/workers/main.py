@@ -33,6 +33,7 @@ def run_worker() -> NoReturn:
         first, *messages = _receive(connection, reader)
         setup = setup_from_message(first)
         sys.path[:0] = setup.path
+        os.environ.update(setup.environment)
         if setup.shared:
             asyncio.run(SharedSteps(connection, reader, setup).serve(messages))
         run = run_from_message(messages[0] if messages else _receive(connection, reader)[0])

@@ -14,7 +14,7 @@ A worker also runs code that nobody reviewed, so what it says is checked here li
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,8 @@ class Setup:
     workspace: str
     file_bytes: int
     """The largest file that agents read through their context."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables for the agent, besides those that all workers have."""
 
 
 @dataclass(slots=True)
@@ -133,13 +135,13 @@ def is_large_end(message: Message) -> bool:
 
 def setup_to_message(setup: Setup) -> Message:
     """The message `setup`."""
-    return ["setup", setup.shared, setup.path, setup.workspace, setup.file_bytes]
+    return ["setup", setup.shared, setup.path, setup.workspace, setup.file_bytes, dict(setup.environment)]
 
 
 def setup_from_message(message: Message) -> Setup:
     """What the message `setup` says."""
-    _, shared, path, workspace, file_bytes = message
-    return Setup(shared, tuple(path), workspace, file_bytes)
+    _, shared, path, workspace, file_bytes, environment = message
+    return Setup(shared, tuple(path), workspace, file_bytes, environment)
 
 
 def run_to_message(

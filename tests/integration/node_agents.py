@@ -321,3 +321,8 @@ def spends_and_tells(spec: AgentStepSpec, context: StepContext) -> str:
     """Answers with its prompt, after a call of a model that has cost 100 tokens."""
     context.turn_finished(1, Usage(input_tokens=80, output_tokens=20, requests=1))
     return spec.prompt
+
+
+def variables(spec: AgentStepSpec, context: StepContext) -> dict[str, str]:
+    """The variables it sees whose names begin with the prompt."""
+    return {name: value for name, value in os.environ.items() if name.startswith(spec.prompt)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from fanfold.model.step import (
     TurnFinished,
     Usage,
 )
-from integration.node_harness import python_agent, running_node
+from integration.node_harness import CLEAN_ENVIRONMENT, python_agent, running_node
 
 pytestmark = pytest.mark.process
 
@@ -262,3 +263,11 @@ async def test_an_agent_sees_a_clean_environment(tmp_path: Path, monkeypatch: py
         found = json.loads((await node.run("environment")).output)
     assert "hunter2" not in repr(found)
     assert "PATH" in found["self"]
+
+
+async def test_an_agent_sees_the_variables_that_its_file_names_and_no_other_agent_does(tmp_path: Path) -> None:
+    named = replace(python_agent("variables"), name="named", env=("A_KEY", "A_MISSING"))
+    environment = CLEAN_ENVIRONMENT | {"A_KEY": "open sesame", "A_OTHER": "unseen"}
+    async with running_node(tmp_path, named, environment=environment) as node:
+        outputs = [(await node.run(agent, "A_")).output for agent in ("named", "variables")]
+    assert outputs == ['{"A_KEY": "open sesame"}', "{}"]

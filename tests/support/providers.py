@@ -87,6 +87,9 @@ class Provider:
             if reply.status != 200:
                 await _send(writer, reply.status, json.dumps({"type": "error", "error": dict(reply.error)}), reply)
                 return
+            if not body.get("stream"):
+                await _send(writer, 200, json.dumps(_openai_completion(reply)), reply)
+                return
             kinds = {"/messages": _anthropic_events, "/responses": _responses_events}
             events = next((make for end, make in kinds.items() if end in path), _openai_events)(reply)
             await _stream(writer, events, reply)
@@ -193,6 +196,17 @@ def _anthropic_events(reply: Reply) -> Iterable[str]:
     reason = "max_tokens" if reply.cut else "tool_use" if reply.tools else "end_turn"
     yield event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": written})
     yield event("message_stop")
+
+
+def _openai_completion(reply: Reply) -> dict[str, Any]:
+    """The answer to a call that is not streamed."""
+    functions = [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in reply.tools]
+    calls = [{"id": f"t{index}", "type": "function", "function": each} for index, each in enumerate(functions)]
+    message = {"role": "assistant", "content": reply.text or None} | ({"tool_calls": calls} if calls else {})
+    given, written = reply.usage
+    usage = {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
 
 
 def _responses_events(reply: Reply) -> Iterable[str]:

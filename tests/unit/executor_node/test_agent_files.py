@@ -221,6 +221,14 @@ WRONG = {
         COMMAND + "repair_model: openai:m\nuses_model: false\n",
         "7: `uses_model` must not be false with a `repair_model`",
     ),
+    "env for steps that share a worker": (
+        PYTHON + "isolation: shared\nidempotent: true\nenv: [KEY]\n",
+        "8: `env` requires isolation process: steps that share a worker see the same",
+    ),
+    "env for llm": (
+        "name: a\ndescription: d\nkind: llm\nmodel: openai:m\nenv: [KEY]\n",
+        "6: `env` is for kinds python and command, not for kind llm",
+    ),
     "env with a value": (COMMAND + "env: [A=b]\n", "6: `env[0]` must be the name of an environment variable"),
     "env with a secret of ours": (
         COMMAND + "env: [HOME, FANFOLD_TOKEN]\n",
