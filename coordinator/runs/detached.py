@@ -77,12 +77,20 @@ class RunJob:
     """
 
     def __init__(
-        self, kept: KeptRun, jobs: Jobs, journal: Journal, *, label: str, counts: Callable[[], StepCounts]
+        self,
+        kept: KeptRun,
+        jobs: Jobs,
+        journal: Journal,
+        *,
+        label: str,
+        parent: str = "",
+        counts: Callable[[], StepCounts],
     ) -> None:
         self._kept = kept
         self._jobs = jobs
         self._journal = journal
         self._label = label[:MAX_LABEL]
+        self._parent = parent if len(parent) <= MAX_LABEL else ""  # half of it would name somebody else
         self._counts = counts
         self._production: Production | None = None
         self._attached = asyncio.Event()
@@ -135,7 +143,9 @@ class RunJob:
 
     async def _open(self) -> None:
         run = self._kept.run
-        spec = JobSpec(kind=_KINDS.get(run.kind, run.kind.value), label=self._label, sources=(LOG,))
+        spec = JobSpec(
+            kind=_KINDS.get(run.kind, run.kind.value), label=self._label, parent=self._parent, sources=(LOG,)
+        )
 
         async def start() -> str:
             return run.run_id

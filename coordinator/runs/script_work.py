@@ -33,12 +33,14 @@ class ScriptWork:
     def __init__(
         self,
         meta: ScriptMeta,
+        parent: str,
         scope: Scope,
         begin: Callable[[], Awaitable[ScriptProcess]],
         setting: Callable[[StepRunner, Sequence[Ended]], Setting],
         counted: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.script = meta
+        self.parent = parent
         self._scope = scope
         self._begin = begin
         self._setting = setting

@@ -87,7 +87,7 @@ class ScriptRuns:
             def setting(runner: StepRunner, replayed: Sequence[Ended]) -> Setting:
                 return self._setting(script, scope, milliseconds(scope.created_at), replayed, runner)
 
-            return ScriptWork(script.meta, scope, partial(begin, scope), setting, self._counted)
+            return ScriptWork(script.meta, script.parent, scope, partial(begin, scope), setting, self._counted)
 
         return make
 

@@ -78,6 +78,11 @@ class Work(Counts, Protocol):
         ...
 
     @property
+    def parent(self) -> str:
+        """The session that a script belongs to (C21); empty for other kinds."""
+        ...
+
+    @property
     def failure(self) -> str:
         """Why the work itself has failed, once it is carried out; empty if it has not."""
         ...
@@ -112,6 +117,7 @@ class NoScript:
     """What of `Work` is the same for all kinds that are no scripts."""
 
     script: ScriptMeta | None = None
+    parent = ""
     failure = ""
     decided: asyncio.Future[None] | None = None
 

@@ -281,6 +281,7 @@ class CoordinatorServicer:
 
         Errors:
         NOT_FOUND    no such run, or it belongs to somebody else.
+        FAILED_PRECONDITION the run is not journaled, so its events are told on its caller's stream alone and are not kept.
         OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
         ended with an event before that number.
         """

@@ -150,6 +150,7 @@ class CoordinatorStub:
 
     Errors:
       NOT_FOUND    no such run, or it belongs to somebody else.
+      FAILED_PRECONDITION the run is not journaled, so its events are told on its caller's stream alone and are not kept.
       OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
                    ended with an event before that number.
     """
@@ -328,6 +329,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
 
     Errors:
       NOT_FOUND    no such run, or it belongs to somebody else.
+      FAILED_PRECONDITION the run is not journaled, so its events are told on its caller's stream alone and are not kept.
       OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
                    ended with an event before that number.
     """
@@ -539,6 +541,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
 
         Errors:
           NOT_FOUND    no such run, or it belongs to somebody else.
+          FAILED_PRECONDITION the run is not journaled, so its events are told on its caller's stream alone and are not kept.
           OUT_OF_RANGE events from that number on are no longer held; the message names the first that is. Or the run has
                        ended with an event before that number.
         """

@@ -153,9 +153,10 @@ async def test_a_cancelled_script_has_its_result_at_once_and_its_block_ends_when
             assert (await mesh.run(run.id)).state is RunState.CANCELLED
             process = Path("/proc", (two.workspace / "pid").read_text().strip())
             assert process.exists(), "it does not listen, and has some time to"
+            async with mesh.workflow(f"{WORK} return await work('b')", meta=META, workflow_id="w") as other:
+                assert not process.exists(), "the workflow's next run begins when nothing of this one is left"
+                assert (await other.result()).value == "did b\n"
         assert not process.exists()
-        async with mesh.workflow(f"{WORK} return await work('b')", meta=META, workflow_id="w") as run:
-            assert (await run.result()).value == "did b\n"
     assert took < 2.0
 
 

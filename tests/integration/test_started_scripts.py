@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fanfold import Mesh
+from fanfold import Mesh, SyncMesh
 from fanfold.errors import FailedPrecondition, InvalidArgument, Unavailable
 from fanfold.model.job import JobState
 from fanfold.model.run import EventDetail, RunEnded, RunState
@@ -106,6 +106,7 @@ async def test_a_started_script_is_a_job_whose_log_and_result_anybody_of_its_own
         ("b", 2, "AGENT_FAILED")
     ]
     job = await mesh.jobs.get(run.id)
+    assert job.parent == "anonymous/p"
     assert (job.kind, job.label, job.state, job.detail) == (
         "workflow",
         "a-test",
@@ -260,6 +261,25 @@ async def test_a_started_script_is_resumed_by_its_workflow_id_also_when_it_was_e
     assert (await second.result()).value == ["ok\n", "did a\n"]
     assert Counter(running.lines()) == {"a": 1, "b": 2}
     assert any(line == "a: ok, recorded before" for line in await log_of(running.mesh, second))
+
+
+@pytest.mark.contract("C31", "C29")
+async def test_ordinary_code_starts_and_resumes_scripts_too(running: Running) -> None:
+    def ask() -> tuple[Any, Any, Any]:
+        with SyncMesh(running.coordinators.servers, registry=running.registry.address) as mesh:
+            started = mesh.start_workflow(f"{WORK} return await work('a')", meta=META)
+            again = mesh.started_workflow(started.run_id)
+            known = [
+                mesh.workflow(f"{WORK} return [await work('b'), await agent({end})]", meta=META, workflow_id="w")
+                for end in ("1", "'exit 0', {agent: 'shell'}")
+            ]
+            return started.result(), again.result(), known
+
+    started, again, (broken, known) = await asyncio.to_thread(ask)
+    assert started.value == again.value == "did a\n"
+    assert broken.stop_reason is StopReason.ERROR
+    assert known.value[0] == "did b\n"
+    assert Counter(running.lines()) == {"a": 1, "b": 1}
 
 
 async def test_a_mesh_without_a_registry_or_a_journal_refuses_to_start_scripts(tmp_path: Path) -> None:

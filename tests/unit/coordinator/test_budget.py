@@ -521,3 +521,13 @@ def test_a_fan_out_overshoots_by_one_call_of_each_running_step_at_most(
             assert each.success is (each.usage.tokens == asked and each.attempts == 1 and each.failure is None)
 
     asyncio.run(fan_out())
+
+
+@pytest.mark.contract("C13")
+def test_what_is_set_aside_for_attempts_of_which_nothing_more_is_told_is_charged_within_the_limit() -> None:
+    budget = TokenBudget(100, spent=60)
+    with budget.adopt(30) as reservation:
+        budget.forfeit()
+        assert budget.told().spent == 90
+        reservation.cost = 0
+    assert budget.told().spent == 90
