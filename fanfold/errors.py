@@ -40,6 +40,9 @@ class FanfoldError(Exception):
         self.retry_delay = retry_delay
 
 
+GONE = "GONE"
+"""Reason of the NotFound for a job that its registry has given up."""
+
 NO_CONNECTION = "NO_CONNECTION"
 """Reason of the Unavailable for an address that no connection can be made to: nothing was sent."""
 

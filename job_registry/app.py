@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from fanfold.background import background
@@ -15,6 +16,8 @@ from job_registry.keeping import keep_deadlines, keep_output, keep_retention
 from job_registry.metrics import JobCollector
 from job_registry.opening import open_store
 from job_registry.servicer import service
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -27,6 +30,8 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.store))
+        if not (config.store.path or config.store.url):
+            _log.warning("jobs are kept in memory: they end with this process, and with them the runs that are jobs")
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)
         works = [keep_deadlines(jobs), keep_output(jobs), keep_retention(jobs), jobs.recent.follow()]

@@ -18,23 +18,29 @@ GATHER_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 
 _READ_AT_ONCE = 500
+_BYTES_OF_JOB = 1_000
+_BYTES_OF_SOURCE = 200
 _EVERYTHING = JobQuery(limit=_READ_AT_ONCE)
 
 _log = structlog.get_logger(__name__)
 
 
 class RecentChanges:
-    """The last `most` changes. `follow` is to run as long as somebody watches; `told` rings when there are more.
+    """The last `most` changes, as far as they have at most `most_bytes` together.
+
+    `follow` is to run as long as somebody watches; `told` rings when there are more.
 
     Watchers that are further behind read the store themselves, until they have come this far.
     """
 
-    def __init__(self, store: JobStore, changed: Bell, most: int = 5_000) -> None:
+    def __init__(self, store: JobStore, changed: Bell, most: int = 5_000, most_bytes: int = 16 * 1024 * 1024) -> None:
         self.told = Bell()
         self._store = store
         self._changed = changed
         self._most = most
+        self._most_bytes = most_bytes
         self._recent: deque[KeptJob] = deque()
+        self._bytes = 0
         self._since = self._position = -1  # nothing was read yet
 
     async def follow(self) -> None:
@@ -44,6 +50,7 @@ class RecentChanges:
                 await self._follow()
             except ChangesGone:  # much was forgotten while the store could not be read
                 self._recent.clear()
+                self._bytes = 0
                 self._since = self._position = -1
             except Unavailable as error:
                 _log.warning("changes cannot be read", why=error.message)
@@ -56,9 +63,12 @@ class RecentChanges:
             seen = self._changed.count
             changes = await self._store.changes(_EVERYTHING, self._position)
             self._recent.extend(changes.jobs)
+            self._bytes += sum(map(_size_of, changes.jobs))
             self._position = changes.position
-            while len(self._recent) > self._most:
-                self._since = self._recent.popleft().change
+            while len(self._recent) > self._most or self._bytes > self._most_bytes:
+                oldest = self._recent.popleft()
+                self._bytes -= _size_of(oldest)
+                self._since = oldest.change
             self.told.ring()
             if len(changes.jobs) < _READ_AT_ONCE:
                 await self._changed.wait(seen)
@@ -74,3 +84,9 @@ class RecentChanges:
         if len(found) <= query.limit:
             return Changes(jobs=found, position=self._position)
         return Changes(jobs=found[: query.limit], position=found[query.limit - 1].change)
+
+
+def _size_of(job: KeptJob) -> int:
+    """About how many bytes it has; most of the small ones are Python's own."""
+    texts = (job.owner, job.label, job.parent, job.holds, job.progress, job.standing.detail, job.standing.stop_reason)
+    return _BYTES_OF_JOB + _BYTES_OF_SOURCE * len(job.sources) + sum(map(len, texts))

@@ -59,6 +59,8 @@ class RetentionLimits(_Section):
 
     settled_jobs: int = Field(default=10_000, ge=0)
     """Settled jobs kept."""
+    settled_jobs_per_owner: int = Field(default=1_000, ge=0)
+    """Settled jobs kept of one principal and those nested in it."""
     settled_age: float = Field(default=604_800.0, gt=0, allow_inf_nan=False)
     """Seconds that a settled job is kept."""
 

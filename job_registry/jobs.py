@@ -12,7 +12,7 @@ from typing import Self
 
 import structlog
 
-from fanfold.errors import Aborted, FailedPrecondition, NotFound, Unavailable
+from fanfold.errors import GONE, Aborted, FailedPrecondition, NotFound, Unavailable
 from fanfold.model.job import JobState
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
@@ -238,7 +238,7 @@ class Jobs:
 
 def gone(kept: KeptJob) -> NotFound:
     """What a producer is told whose job was given up (C38)."""
-    return NotFound(f"{kept.id} was given up: {kept.standing.detail}", reason="GONE")
+    return NotFound(f"{kept.id} was given up: {kept.standing.detail}", reason=GONE)
 
 
 def _superseded() -> Aborted:

@@ -32,7 +32,11 @@ async def keep_output(jobs: Jobs) -> None:
 async def keep_retention(jobs: Jobs) -> None:
     """Forget settled jobs that are beyond the retention, for ever."""
     limits = jobs.config.retention
-    retention = Retention(settled_jobs=limits.settled_jobs, settled_age=limits.settled_age)
+    retention = Retention(
+        settled_jobs=limits.settled_jobs,
+        settled_jobs_per_owner=limits.settled_jobs_per_owner,
+        settled_age=limits.settled_age,
+    )
 
     async def purge() -> None:
         purged = await jobs.store.purge(retention)

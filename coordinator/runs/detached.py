@@ -20,7 +20,7 @@ from coordinator.runs.log import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, ends_step, line_of
 from fanfold.backoff import full_jitter
-from fanfold.errors import Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
+from fanfold.errors import GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import Run, RunKind, RunState, StepCounts
 from fanfold.ports import JobProducer, JobRegistry, Production
@@ -36,6 +36,7 @@ PROGRESS_SECONDS = 0.5
 LONGEST_PAUSE = 5.0
 
 GIVEN_UP = "the job registry has given its job up"
+FORGOTTEN = "the job registry knows nothing of its job, as after a restart of one that keeps jobs in memory"
 
 _KINDS = {RunKind.SCRIPT: "workflow"}
 """Kinds of jobs, where they are not named as the runs are."""
@@ -189,8 +190,8 @@ class RunJob:
     async def _hear_of_stop(self, run: Attended) -> None:
         try:
             reason = self._stop_reason = await self._attachment.stop_asked()
-        except NotFound:
-            reason = self._stop_reason = GIVEN_UP
+        except NotFound as error:
+            reason = self._stop_reason = GIVEN_UP if error.reason == GONE else FORGOTTEN
         except Aborted:
             run.move(Fenced())
             return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from fanfold.model.job import OutputPiece, OutputSource
+from fanfold.model.principal import outermost
 from job_registry.states import Standing
 from job_registry.store.store import (
     RESULT_PART_BYTES,
@@ -164,8 +166,11 @@ class MemoryJobStore:
         settled = sorted((job for job in self._jobs.values() if job.settled_at), key=lambda job: -job.change)
         oldest = self._now() - timedelta(seconds=retention.settled_age)
         aged = {job.number for job in settled if job.settled_at is not None and job.settled_at < oldest}
-        beyond = [job for job in settled if job.number in aged] + settled[retention.settled_jobs :]
-        doomed = {job.number: job for job in beyond}
+        excess = _excess_of_owners(settled, retention.settled_jobs_per_owner)
+        kept = [job for job in settled if job.number not in excess]
+        doomed = excess | {
+            job.number: job for place, job in enumerate(kept) if place >= retention.settled_jobs or job.number in aged
+        }
         for number, job in doomed.items():
             self._forget_contents(number)
             del self._jobs[number]
@@ -180,3 +185,13 @@ class MemoryJobStore:
     def _next_change(self) -> int:
         self._last_change += 1
         return self._last_change
+
+
+def _excess_of_owners(newest_first: Sequence[KeptJob], most: int) -> dict[int, KeptJob]:
+    """The jobs that are more than `most` of their owner with those nested in it, by their numbers."""
+    found, counted = {}, Counter[str]()
+    for job in newest_first:
+        counted[outermost(job.owner)] += 1
+        if counted[outermost(job.owner)] > most:
+            found[job.number] = job
+    return found

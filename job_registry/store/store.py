@@ -135,9 +135,10 @@ Output = Mapping[tuple[int, str], Sequence[OutputPiece]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How many settled jobs are kept, and for how many seconds (C39)."""
+    """How many settled jobs are kept, of all and of an owner with all nested in it, and for how many seconds (C39)."""
 
     settled_jobs: int
+    settled_jobs_per_owner: int
     settled_age: float
 
 
@@ -226,5 +227,8 @@ class JobStore(Protocol):
         ...
 
     async def purge(self, retention: Retention) -> int:
-        """Forget the settled jobs that are beyond the retention, those that settled first first; gives how many."""
+        """Forget the settled jobs that are beyond the retention, those that settled first first; gives how many.
+
+        What an owner has too much of is not counted against others.
+        """
         ...

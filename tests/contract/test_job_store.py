@@ -272,8 +272,8 @@ async def test_a_deleted_job_is_only_told_as_a_change_any_more(store: JobStore) 
     assert again.number > job.number
 
 
-def retention(count: int = 1000, age: float = 3600) -> Retention:
-    return Retention(settled_jobs=count, settled_age=age)
+def retention(count: int = 1000, age: float = 3600, each: int = 1000) -> Retention:
+    return Retention(settled_jobs=count, settled_jobs_per_owner=each, settled_age=age)
 
 
 @pytest.mark.contract("C39")
@@ -288,6 +288,21 @@ async def test_the_jobs_that_settled_first_are_forgotten_first_and_those_that_ru
     assert await ids(store) == [running.id]
     assert await store.output(oldest.number, "out") == []
     assert await store.result_part(oldest.number, 0) is None
+
+
+@pytest.mark.contract("C39")
+async def test_a_busy_owner_has_no_jobs_of_others_forgotten(store: JobStore) -> None:
+    running = await add(store, owner="alice")
+    first = [await add_settled(store, owner=owner) for owner in ("bob", "alice/one", "alicex", "Alice", "")]
+    busy = [await add_settled(store, owner=f"alice/{number % 2}") for number in range(3)]
+    assert await store.purge(retention(each=4)) == 0
+    assert await store.purge(retention(each=2)) == 2
+    left = {running.id, *(job.id for job in first if job.owner != "alice/one"), *(job.id for job in busy[1:])}
+    assert set(await ids(store)) == left
+    assert await store.purge(retention(count=5, each=1)) == 1, "what is too much of alice's does not count for all"
+    assert set(await ids(store)) == left - {busy[1].id}
+    with pytest.raises(ChangesGone):
+        await store.changes(EVERYTHING, busy[1].change - 1)
 
 
 @pytest.mark.contract("F23")

@@ -76,7 +76,7 @@ async def test_what_was_forgotten_stays_forgotten_when_the_clock_was_wrong_for_a
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
             connection.execute("UPDATE jobs SET settled_at = settled_at + 3600000000 WHERE number = ?", [early.number])
             connection.commit()
-        assert await store.purge(Retention(settled_jobs=10, settled_age=0.0)) == 1
-        assert await store.purge(Retention(settled_jobs=0, settled_age=7200.0)) == 1
+        assert await store.purge(Retention(settled_jobs=10, settled_jobs_per_owner=10, settled_age=0.0)) == 1
+        assert await store.purge(Retention(settled_jobs=0, settled_jobs_per_owner=10, settled_age=7200.0)) == 1
         with pytest.raises(ChangesGone):
             await store.changes(JobQuery(), late.change - 1)

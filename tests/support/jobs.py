@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.runs.detached import Jobs
-from fanfold.errors import Aborted, FanfoldError, NotFound, Unavailable
+from fanfold.errors import GONE, Aborted, FanfoldError, NotFound, Unavailable
 from fanfold.model.job import Job, JobSpec, JobState
 from fanfold.ports import Production, Start
 
@@ -37,6 +37,8 @@ class JobsInMemory:
         """Whether those who register a job are told that it is one."""
         self.refusal: FanfoldError | None = None
         self.max_result_bytes: int | None = None
+        self.why_gone = GONE
+        """The reason for a job that is not there any more."""
         self.changed = asyncio.Event()
 
     def of(self, *_: Any) -> Jobs:
@@ -114,7 +116,7 @@ class ProductionInMemory:
     def _kept(self) -> KeptJob:
         kept = self._registry.jobs.get(self.job_id)
         if kept is None:
-            raise NotFound("gone", reason="GONE")
+            raise NotFound("gone", reason=self._registry.why_gone)
         if kept.epoch > self._epoch:
             raise Aborted("another producer holds the job")
         return kept

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, false, or_, select, true
 
 from fanfold.model.job import OutputPiece
 from fanfold.sql.instants import moment
 from fanfold.sql.writer import Transaction
 from job_registry.store.sql.rows import kept_job
-from job_registry.store.sql.tables import counters, has_request_id, identity, is_unsettled, jobs, output, results
+from job_registry.store.sql.tables import (
+    counters,
+    has_request_id,
+    identity,
+    is_unsettled,
+    is_within,
+    jobs,
+    output,
+    results,
+)
 from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Output
 
 _is_there = jobs.c.deleted == false()
@@ -102,9 +111,9 @@ def _matches(query: JobQuery) -> ColumnElement[bool]:
     wanted = query.wanted
     conditions: list[ColumnElement[bool]] = [true()]
     if query.reach is not None:
-        conditions.append(or_(jobs.c.owner == "", _is_covered(query.reach)))
+        conditions.append(or_(jobs.c.owner == "", is_within(query.reach)))
     if wanted.owner:
-        conditions.append(_is_covered(wanted.owner))
+        conditions.append(is_within(wanted.owner))
     if wanted.kind:
         conditions.append(jobs.c.kind == wanted.kind)
     if wanted.states:
@@ -114,9 +123,3 @@ def _matches(query: JobQuery) -> ColumnElement[bool]:
     if wanted.parent:
         conditions.append(jobs.c.parent == wanted.parent)
     return and_(*conditions)
-
-
-def _is_covered(principal: str) -> ColumnElement[bool]:
-    """Whether the principal covers the owner (C34). Not by LIKE, for which SQLite takes `Alice` for `alice`."""
-    within = f"{principal}/"
-    return or_(jobs.c.owner == principal, func.substr(jobs.c.owner, 1, len(within)) == within)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, Table
+from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, Index, Integer, LargeBinary, MetaData, Table, func, or_
 
 from fanfold.sql.words import Words
 
@@ -49,6 +49,13 @@ Index(
 )
 Index("jobs_unsettled", jobs.c.number, sqlite_where=is_unsettled, postgresql_where=is_unsettled)
 Index("jobs_settled", jobs.c.change, jobs.c.settled_at, sqlite_where=is_settled, postgresql_where=is_settled)
+
+
+def is_within(principal: str) -> ColumnElement[bool]:
+    """Whether the principal covers a job's owner (C34). Not by LIKE, for which SQLite takes `Alice` for `alice`."""
+    within = f"{principal}/"
+    return or_(jobs.c.owner == principal, func.substr(jobs.c.owner, 1, len(within)) == within)
+
 
 output = Table(
     "output",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, select, update
 
+from fanfold.model.principal import outermost
 from fanfold.sql.instants import instant, micros
 from fanfold.sql.writer import Transaction
 from job_registry.states import Standing
 from job_registry.store.sql.rows import kept_job, new_row, standing_columns, with_source
-from job_registry.store.sql.tables import counters, is_settled, is_unsettled, jobs, output, results
+from job_registry.store.sql.tables import counters, is_settled, is_unsettled, is_within, jobs, output, results
 from job_registry.store.store import RESULT_PART_BYTES, KeptJob, NewJob, OutputWrite, Retention
 
 _is_this = jobs.c.number == bindparam("this")
@@ -19,6 +21,11 @@ _SELECT = select(jobs).where(_is_this)
 _UPDATE = update(jobs).where(_is_this)
 _COUNT = update(counters).where(counters.c.name == bindparam("counter")).values(value=counters.c.value + 1)
 _NEXT = _COUNT.returning(counters.c.value)
+_FIRST_SETTLED: Select[Any] = (
+    select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
+)
+    select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
+)
 
 
 def take_number(transaction: Transaction) -> int:
@@ -86,24 +93,44 @@ def delete_job(transaction: Transaction, number: int) -> None:
 
 
 def purge(transaction: Transaction, retention: Retention, limit: int) -> int:
-    """Forget up to `limit` settled jobs that are beyond the retention; gives how many."""
-    connection = transaction.connection
-    kept = connection.scalar(select(func.count()).select_from(jobs).where(is_settled)) or 0
-    oldest = transaction.now - micros(retention.settled_age)
-    first = select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
-    doomed = [
-        row
-        for place, row in enumerate(connection.execute(first.limit(limit)).all())
-        if kept - place > retention.settled_jobs or row.settled_at < oldest
-    ]
+    """Forget up to `limit` settled jobs that are beyond the retention; gives how many.
+
+    What an owner has too much of goes first, so that nobody else's jobs go for it.
+    """
+    doomed = _beyond_of_owners(transaction, retention, limit) or _beyond_of_all(transaction, retention, limit)
     if doomed:
-        numbers = [row.number for row in doomed]
+        connection, numbers = transaction.connection, [row.number for row in doomed]
         _forget_contents(transaction, numbers)
         connection.execute(delete(jobs).where(jobs.c.number.in_(numbers)))
         last = max(row.change for row in doomed)
         forgotten = and_(counters.c.name == "forgotten", counters.c.value < last)  # clocks can jump
         connection.execute(update(counters).where(forgotten).values(value=last))
     return len(doomed)
+
+
+def _beyond_of_all(transaction: Transaction, retention: Retention, limit: int) -> Sequence[Row[Any]]:
+    connection = transaction.connection
+    kept = connection.scalar(select(func.count()).select_from(jobs).where(is_settled)) or 0
+    oldest = transaction.now - micros(retention.settled_age)
+    return [
+        row
+        for place, row in enumerate(connection.execute(_FIRST_SETTLED.limit(limit)).all())
+        if kept - place > retention.settled_jobs or row.settled_at < oldest
+    ]
+
+
+def _beyond_of_owners(transaction: Transaction, retention: Retention, limit: int) -> Sequence[Row[Any]]:
+    """Jobs of those who, with all who are nested in them, have too many."""
+    counted: Counter[str] = Counter()
+    counts = select(jobs.c.owner, func.count().label("settled")).where(is_settled).group_by(jobs.c.owner)
+    for row in transaction.connection.execute(counts):
+        counted[outermost(row.owner)] += row.settled
+    found: list[Row[Any]] = []
+    for owner, settled in counted.items():
+        much = min(settled - retention.settled_jobs_per_owner, limit - len(found))
+        if much > 0:
+            found += transaction.connection.execute(_FIRST_SETTLED.where(is_within(owner)).limit(much)).all()
+    return found
 
 
 def _next(transaction: Transaction, counter: str) -> int:

@@ -233,13 +233,23 @@ async def test_the_reason_that_the_registry_had_first_is_the_runs_too(world: Wor
 
 
 @pytest.mark.contract("C38")
-async def test_a_run_whose_job_the_registry_has_given_up_is_stopped(world: World, jobs: JobsInMemory) -> None:
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ("GONE", "the job registry has given its job up"),
+        ("NOT_FOUND", "the job registry knows nothing of its job, as after a restart of one that keeps jobs in memory"),
+    ],
+)
+async def test_a_run_whose_job_the_registry_does_not_have_any_more_is_stopped(
+    world: World, jobs: JobsInMemory, why: str, told: str
+) -> None:
+    jobs.why_gone = why
     one = await world.coordinator("one", jobs=jobs.of())
     run = await one.runs.start(detached(), specs("a", agent="wait"))
     jobs.jobs.clear()
     jobs.wake()
     last = await ended(one, run.run_id)
-    assert (last.state, last.reason) == (RunState.CANCELLED, "the job registry has given its job up")
+    assert (last.state, last.reason) == (RunState.CANCELLED, told)
 
 
 @pytest.mark.contract("C42", "C31")

@@ -140,7 +140,7 @@ async def test_a_watcher_that_is_far_behind_reads_the_store_and_is_told_when_tha
             await add_settled(it.store)
         await it.catch_up()
         assert len((await it.recent.after(JobQuery(), 0)).jobs) == 5
-        await it.store.purge(Retention(settled_jobs=1, settled_age=3600))
+        await it.store.purge(Retention(settled_jobs=1, settled_jobs_per_owner=9, settled_age=3600))
         with pytest.raises(ChangesGone):
             await it.recent.after(JobQuery(), 0)
         with pytest.raises(ChangesGone):
@@ -166,7 +166,7 @@ async def test_it_begins_anew_when_the_store_has_forgotten_what_it_did_not_read(
         await asyncio.sleep(0.05)
         for _ in range(3):
             await add_settled(it.store)
-        await it.store.purge(Retention(settled_jobs=0, settled_age=3600))
+        await it.store.purge(Retention(settled_jobs=0, settled_jobs_per_owner=9, settled_age=3600))
         job = await add(it.store)
         it.store.fails = False
         await it.catch_up()
@@ -174,3 +174,27 @@ async def test_it_begins_anew_when_the_store_has_forgotten_what_it_did_not_read(
         await it.store.move(job.number, DONE)
         await it.catch_up()
         assert [each.id for each in (await it.recent.after(JobQuery(), position)).jobs] == [job.id]
+
+
+@pytest.mark.contract("C39")
+async def test_long_words_leave_room_for_fewer_changes() -> None:
+    store = Counted()
+    recent = RecentChanges(store, bell := Bell(), most=100, most_bytes=50_000)
+    async with background(recent.follow()):
+        await until(lambda: recent.told.count > 0, "it begins")
+        jobs = [await add(store, label="x" * 10_000) for _ in range(10)]
+        bell.ring()
+        await until(lambda: recent._position == jobs[-1].change, "the last change is read")
+        reads = store.reads
+        assert len((await recent.after(JobQuery(), jobs[-5].change)).jobs) == 4
+        assert store.reads == reads
+        assert len((await recent.after(JobQuery(), 0)).jobs) == 10
+        assert store.reads == reads + 1, "what is not remembered is in the store"
+        for _ in range(10):
+            await store.move((await add(store)).number, DONE)
+        bell.ring()
+        last = await store.position()
+        await until(lambda: recent._position == last, "the last change is read")
+        reads = store.reads
+        assert len((await recent.after(JobQuery(), jobs[-1].change)).jobs) == 10
+        assert store.reads == reads, "small ones take their place"
