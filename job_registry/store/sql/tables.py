@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ColumnElement, Index, Integer, LargeBinary, MetaData, Table, func, or_
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    func,
+    or_,
+)
 
 from fanfold.sql.words import Words
 

@@ -24,8 +24,6 @@ _NEXT = _COUNT.returning(counters.c.value)
 _FIRST_SETTLED: Select[Any] = (
     select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
 )
-    select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
-)
 
 
 def take_number(transaction: Transaction) -> int:
