@@ -10,12 +10,11 @@ from prometheus_client import CollectorRegistry
 
 import fanfold
 from executor_node.admission import Limits
-from executor_node.agents import AgentDefinition
-from executor_node.agents.files import load_agents
 from executor_node.config import ExecutorNodeConfig
 from executor_node.executions import Executions
 from executor_node.keeping import Keeping
 from executor_node.metrics import StatusCollector
+from executor_node.offer import Offer
 from executor_node.places import places_of
 from executor_node.servicer import ExecutorNodeServicer, service
 from executor_node.supervisor.client import Supervision
@@ -45,7 +44,7 @@ async def running(
     """
     places = places_of(config)
     coordinators = [parse_address(each, field=f"announce_to[{index}]") for index, each in enumerate(config.announce_to)]
-    agents = load_agents(config.agents.directory, builtin=config.agents.builtin, shell=config.agents.shell)
+    offer = Offer(config.agents)
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
         supervision.silence_limit = config.silence_limit
@@ -54,7 +53,7 @@ async def running(
         executions = await stack.enter_async_context(
             Executions(
                 node_name=config.name,
-                agents=agents,
+                agents=offer.agents,
                 supervision=supervision,
                 validator=validator,
                 places=places,
@@ -73,7 +72,7 @@ async def running(
         )
         executions.prestart()
         StatusCollector(executions.status, registry)
-        identity = _Identity(config, agents, executions)
+        identity = _Identity(config, offer, executions)
         kept = config.kept
         servicer = ExecutorNodeServicer(
             executions,
@@ -101,7 +100,13 @@ async def running(
         announcing = [
             keep_announcing(each, name=config.name, address=address, credentials=credentials) for each in coordinators
         ]
-        await stack.enter_async_context(background(_end_without(supervision, up), *announcing))
+
+        def offer_anew() -> None:
+            executions.offer(offer.agents)
+            servicer.tell_node()
+
+        keeping = offer.keep_current(offer_anew)
+        await stack.enter_async_context(background(_end_without(supervision, up), keeping, *announcing))
         yield up
 
 
@@ -115,13 +120,11 @@ async def _end_without(supervision: Supervision, up: Serving) -> None:
 class _Identity:
     """What the node is, for one life of its runtime."""
 
-    def __init__(
-        self, config: ExecutorNodeConfig, agents: Mapping[str, AgentDefinition], executions: Executions
-    ) -> None:
+    def __init__(self, config: ExecutorNodeConfig, offer: Offer, executions: Executions) -> None:
         self._name = config.name
         self._labels = dict(config.labels)
         self._boot_id = uuid.uuid4().hex
-        self._agents = tuple(sorted((agent.describe() for agent in agents.values()), key=lambda agent: agent.name))
+        self._offer = offer
         self._executions = executions
 
     def describe(self) -> Node:
@@ -129,7 +132,7 @@ class _Identity:
         return Node(
             name=self._name,
             boot_id=self._boot_id,
-            agents=self._agents,
+            agents=self._offer.described,
             labels=self._labels,
             status=self._executions.status(),
             version=fanfold.__version__,

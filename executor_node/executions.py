@@ -115,6 +115,10 @@ class Executions:
         finally:
             await self._schemas.__aexit__(None, None, None)
 
+    def offer(self, agents: Mapping[str, AgentDefinition]) -> None:
+        """Offer these agents from now on. What runs goes on with what it began with."""
+        self._agents = agents
+
     def prestart(self) -> None:
         """Start the workers that steps share now, so that the first step need not wait for one."""
         self._python.prestart(self._agents.values())

@@ -9,7 +9,7 @@ from executor_node.executions import Executions
 from executor_node.starts import Starts
 from fanfold.errors import FanfoldError
 from fanfold.feed import Feed
-from fanfold.model.node import NodeStatus
+from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import StepEnded, StepEvent, StepStarted
 from fanfold.parts import Encoded, Outbox, Piece
 from fanfold.ports import Rejection, RunAdopted
@@ -28,7 +28,7 @@ class Credit(NamedTuple):
     part_bytes: int
 
 
-Word = Update | Piece | Credit | NodeStatus | RunAdopted
+Word = Update | Piece | Credit | NodeStatus | Node | RunAdopted
 """What a node says on a link."""
 
 

@@ -160,6 +160,8 @@ def _responses(words: Sequence[Word], link: CoordinatorLink) -> Iterator[pb.Link
             pieces.append(piece_to_proto(word))
         elif isinstance(word, NodeStatus):
             urgent.status.CopyFrom(status_to_proto(word))
+        elif isinstance(word, Node):
+            urgent.node.CopyFrom(node_to_proto(word))
         elif isinstance(word, RunAdopted):
             adopted_into(word, urgent.adopted.add())
         else:

@@ -9,7 +9,7 @@ from executor_node.executions import Executions
 from executor_node.holder import Holder
 from executor_node.keeping import DEFAULT_KEEPING, Keeping
 from executor_node.link import CoordinatorLink
-from fanfold.model.node import NodeStatus
+from fanfold.model.node import Node, NodeStatus
 
 MAX_RUNS_REMEMBERED = 10_000
 """Runs whose epoch is kept, to refuse older ones; the longest unheard of are forgotten first."""
@@ -83,6 +83,11 @@ class Links:
         """Tell every coordinator at once how the node fares now."""
         for holder in self._holders.values():
             holder.say(self.status_for(holder))
+
+    def tell_node(self, node: Node) -> None:
+        """Tell every coordinator what the node is from now on."""
+        for holder in self._holders.values():
+            holder.say(node)
 
     def is_stale(self, run_id: str, epoch: int) -> bool:
         """Whether a newer epoch of the run has been heard of; remembers this one if not."""

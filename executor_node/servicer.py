@@ -66,6 +66,10 @@ class ExecutorNodeServicer(GeneratedServicer):
         """Tell every coordinator at once how the node fares now."""
         self._links.tell_status()
 
+    def tell_node(self) -> None:
+        """Tell every coordinator what the node is from now on."""
+        self._links.tell_node(self._describe())
+
     async def DescribeNode(  # noqa: N802 - named by the proto
         self, request: pb.DescribeNodeRequest, context: Context
     ) -> pb.DescribeNodeResponse:

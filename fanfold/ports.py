@@ -132,6 +132,10 @@ class LinkListener(Protocol):
         """How the node fares now; about once a second."""
         ...
 
+    def offer_changed(self, node: Node) -> None:
+        """The node offers other agents from now on."""
+        ...
+
     def run_adopted(self, adopted: RunAdopted) -> None:
         """A run's executions are this coordinator's now; comes before anything else of them."""
         ...

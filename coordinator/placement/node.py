@@ -220,10 +220,8 @@ class KnownNode:
                 self._lose(execution_id)
             self._taken = {each: execution for each, execution in self._taken.items() if each in still}
         self._welcomes += 1
-        self.node = node
         self._link = link
-        self._agents = frozenset(agent.name for agent in node.agents)
-        self._use_model = {agent.name: agent.uses_model for agent in node.agents}
+        self._describe(node)
         for adoption in self._adoptions.of(node.name):
             self.adopt(adoption)
         for execution in self._executions.values():
@@ -232,6 +230,16 @@ class KnownNode:
                 delay = max(0.0, execution.stop_at - asyncio.get_running_loop().time())
                 link.cancel(execution.execution_id, execution.cancel_reason, delay)
         self.status_changed(node.status)
+
+    def offer_changed(self, node: Node) -> None:
+        """The node offers other agents from now on (LinkListener)."""
+        self._describe(node)
+        self._on_change(self, Change.OFFER)
+
+    def _describe(self, node: Node) -> None:
+        self.node = node
+        self._agents = frozenset(agent.name for agent in node.agents)
+        self._use_model = {agent.name: agent.uses_model for agent in node.agents}
 
     def status_changed(self, status: NodeStatus) -> None:
         """The node says how it fares (LinkListener)."""

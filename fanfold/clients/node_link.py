@@ -235,6 +235,8 @@ async def _messages(call: _LinkCall) -> AsyncIterator[pb.LinkResponse]:
 
 
 def _dispatch(message: pb.LinkResponse, listener: LinkListener, link: _Link) -> None:
+    if message.HasField("node"):
+        listener.offer_changed(node_from_proto(message.node))
     if message.HasField("status"):
         listener.status_changed(status_from_proto(message.status))
     if message.credits:

@@ -521,6 +521,7 @@ class LinkResponse(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     CREDITS_FIELD_NUMBER: _builtins.int
     ADOPTED_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___LinkWelcome:
         """Only in the first message."""
@@ -545,6 +546,12 @@ class LinkResponse(_message.Message):
     def adopted(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunAdopted]:
         """Runs whose executions are this coordinator's now; comes before any update of them."""
 
+    @_builtins.property
+    def node(self) -> _node_pb2.Node:
+        """The node as it is from now on, when it offers other agents than before. Executions go on with the agents that they
+        began with.
+        """
+
     def __init__(
         self,
         *,
@@ -554,10 +561,11 @@ class LinkResponse(_message.Message):
         parts: _abc.Iterable[Global___ExecutionPart] | None = ...,
         credits: _abc.Iterable[Global___ExecutionCredit] | None = ...,
         adopted: _abc.Iterable[Global___RunAdopted] | None = ...,
+        node: _node_pb2.Node | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "status", b"status", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "credits", b"credits", "parts", b"parts", "status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "credits", b"credits", "node", b"node", "parts", b"parts", "status", b"status", "updates", b"updates", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
