@@ -18,12 +18,12 @@ help: ## List the targets
 run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, stop it
 	@$(BIN)/python -m examples.survey
 
-test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests, WORKERS at a time (2), then those that run alone
-	@$(BIN)/python -m pytest -m 'not alone' --numprocesses $(WORKERS) --dist loadfile; beside=$$?; \
-	$(BIN)/python -m pytest -m alone; alone=$$?; \
-	test $$beside = 0 || echo 'Failed: tests that ran $(WORKERS) at a time, see above.'; \
-	test $$alone = 0 || echo 'Failed: tests that ran alone, see above.'; \
-	test $$beside$$alone = 00
+test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests; those that start no processes WORKERS at a time (2)
+	@$(BIN)/python -m pytest -m 'not process' --numprocesses $(WORKERS) --dist loadfile; without=$$?; \
+	$(BIN)/python -m pytest -m process; with=$$?; \
+	test $$without = 0 || echo 'Failed: tests that start no processes, see above.'; \
+	test $$with = 0 || echo 'Failed: tests that start processes, see above.'; \
+	test $$without$$with = 00
 
 test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local server of models
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis

@@ -19,7 +19,7 @@ from faults.subjects import Family, Subject
 from faults.wires import wired
 from faults.workflows import Workflow, drawn
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 10, 500
 RUN_SECONDS = 90

@@ -10,7 +10,7 @@ import pytest
 from faults.job_checker import complaints
 from faults.job_storms import live_through
 
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 10, 200
 ABREAST = 4

@@ -67,7 +67,6 @@ async def test_a_run_that_goes_on_is_cancelled_and_gone_when_the_call_returns(
             await mesh.dispose(run.run_id)
 
 
-@pytest.mark.alone
 async def test_what_is_not_gone_in_time_is_named_and_can_be_waited_for_again(running: RunningMesh) -> None:
     mesh = running.mesh
     run = mesh.parallel_resumable([stubborn("4733.25")], "slow")

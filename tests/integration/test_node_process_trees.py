@@ -88,7 +88,6 @@ async def test_a_hundred_cancels_leak_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("F1")
-@pytest.mark.alone
 async def test_two_hundred_running_steps_are_gone_soon_after_their_cancel(tmp_path: Path) -> None:
     marker = new_marker()
     async with running_node(tmp_path) as node:

@@ -150,7 +150,6 @@ async def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("F2", "F5", "C19")
-@pytest.mark.alone
 async def test_when_the_runtime_stands_still_everything_is_gone_before_anybody_takes_it_for_dead(
     tmp_path: Path,
 ) -> None:
@@ -169,7 +168,6 @@ async def test_when_the_runtime_stands_still_everything_is_gone_before_anybody_t
 
 @pytest.mark.contract("F2", "F5", "C19")
 @pytest.mark.parametrize("first", ["runtime", "supervisor"])
-@pytest.mark.alone
 async def test_a_node_that_stood_still_as_a_whole_is_gone_when_it_goes_on(tmp_path: Path, first: str) -> None:
     marker = new_marker()
     async with running(tmp_path, *daemons(marker), silence_limit=2.0) as program:

@@ -160,7 +160,6 @@ async def test_a_script_that_waits_for_nothing_is_told_as_stalled(engine: QuickJ
 
 
 @pytest.mark.contract("C27")
-@pytest.mark.alone
 async def test_an_endless_loop_is_gone_within_a_tenth_of_a_second(engine: QuickJsEngine) -> None:
     process = await engine.start(start_of("while (true) {}"))
     await process.deliver(RUN)

@@ -136,7 +136,6 @@ async def test_a_journaled_script_that_fails_or_is_cancelled_has_a_result(tmp_pa
 
 
 @pytest.mark.contract("C27", "C18", "F1")
-@pytest.mark.alone
 async def test_a_cancelled_script_has_its_result_at_once_and_its_block_ends_when_its_agents_are_gone(
     tmp_path: Path,
 ) -> None:

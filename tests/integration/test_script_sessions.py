@@ -229,7 +229,6 @@ async def test_calls_that_the_script_did_not_await_are_ended_and_told_before_the
         "await agent('WAIT 0.01'); for (;;) await null",
     ],
 )
-@pytest.mark.alone
 async def test_a_cancelled_run_is_settled_within_a_second_whatever_it_does(engine: QuickJsEngine, script: str) -> None:
     player = Player(hint=4)
     async with begun(engine, script, player) as (task, heard):

@@ -124,7 +124,6 @@ async def test_what_is_urgent_waits_for_the_operation_that_is_under_way_alone(ac
 
 
 @pytest.mark.contract("F5")
-@pytest.mark.alone
 async def test_no_transaction_holds_others_up_for_long(access: Access, tmp_path: Path) -> None:
     def slow(_: Transaction) -> None:
         time.sleep(0.05)

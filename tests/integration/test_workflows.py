@@ -126,7 +126,6 @@ async def test_a_budget_is_kept_and_told(running: RunningMesh) -> None:
 
 @pytest.mark.contract("C27")
 @pytest.mark.parametrize("script", ["while (true) {}", "await agent('60', {agent: 'waits'})"])
-@pytest.mark.alone
 async def test_a_cancelled_script_settles_within_a_second_and_the_first_reason_is_kept(
     running: RunningMesh, script: str
 ) -> None:
