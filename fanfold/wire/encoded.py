@@ -16,6 +16,7 @@ from fanfold.model.step import (
     StepOutcome,
     StepStarted,
 )
+from fanfold.parts import LINK_TEXT_BYTES
 from fanfold.v1 import executor_node_pb2 as node_pb
 from fanfold.v1 import step_pb2 as pb
 from fanfold.wire.splice import holes_for, known, sized, text, varint
@@ -70,6 +71,11 @@ def outcome_to_bytes(outcome: StepOutcome) -> bytes:
         time_to_bytes(started_at),
         time_to_bytes(ended_at),
     )
+
+
+def has_large_output(event: StepEvent) -> bool:
+    """Whether it is an end with so large an output that it is to be copied as seldom as can be."""
+    return isinstance(event, StepEnded) and len(event.outcome.output) > LINK_TEXT_BYTES
 
 
 def event_to_bytes(event: StepEvent) -> bytes:

@@ -26,6 +26,7 @@ from fanfold.model.run import (
 from fanfold.parts import LargeTexts
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.encoded import event_to_bytes as step_event_to_bytes
+from fanfold.wire.encoded import has_large_output
 from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_proto, result_to_proto
 from fanfold.wire.splice import holes_for, sized, varint
 from fanfold.wire.step import event_from_proto, event_to_proto
@@ -125,13 +126,16 @@ def _budget_from_proto(message: pb.Budget) -> Budget:
 
 def event_to_bytes(event: RunEvent) -> bytes:
     """The event in the form in which it is kept and told."""
-    if isinstance(event, RunStepEvent):
+    if isinstance(event, RunStepEvent) and not has_large_output(event.event):
         return _step_event_to_bytes(event)
     return event_into(event, pb.RunEvent()).SerializeToString()
 
 
 def _step_event_to_bytes(told: RunStepEvent) -> bytes:
-    """Put together, and not set field by field: a run tells two of them for each step."""
+    """Put together, and not set field by field: a run tells two of them for each step.
+
+    Each message around the innermost is a copy, which is nothing for short outputs and half a second for the longest.
+    """
     step = _STEP % (varint(told.index), sized(step_event_to_bytes(told.event)))
     if told.stage or told.recalled or told.label or told.budget_spent is not None:
         step += _about_step(told, pb.RunStepEvent()).SerializeToString()
