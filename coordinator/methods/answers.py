@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
 from coordinator.runs.questions import Questions
+from coordinator.runs.told import Told
 from fanfold.model.pipeline import StageFailure, StageRequest
 from fanfold.model.run import RunEnded, RunEvent, RunStepEvent
 from fanfold.parts import RUN_TEXT_BYTES, RUN_WHOLE_BYTES, LargeTexts
@@ -24,46 +25,47 @@ from fanfold.wire.run import event_from_bytes, event_into, event_to_bytes
 Response = TypeVar("Response", pb.RunResponse, pb.WatchRunResponse)
 
 
-def run_responses(events: Sequence[bytes], new_response: type[Response], *, takes_parts: bool) -> Iterator[Response]:
-    """Encoded events of a run in messages to one caller."""
+def run_responses(events: Sequence[Told], new_response: type[Response], *, takes_parts: bool) -> Iterator[Response]:
+    """Events of a run in messages to one caller."""
     most = RUN_TEXT_BYTES if takes_parts else RUN_WHOLE_BYTES
-    for are_large, some in groupby(events, lambda event: len(event) > most):
-        if not are_large:
-            yield from encoded_batches(some, "events", new_response)
+    for are_small, some in groupby(events, lambda event: isinstance(event, bytes) and len(event) <= most):
+        if are_small:
+            yield from encoded_batches(cast("Iterator[bytes]", some), "events", new_response)
         elif takes_parts:
             yield from batches_with_parts(some, new_response, lambda response, _: response.events, _write_large)
         else:
             yield from batches(some, new_response, _add_cut)
 
 
-def _write_large(event: bytes, message: run_pb2.RunEvent, large: LargeTexts) -> None:
+def _write_large(event: Told, message: run_pb2.RunEvent, large: LargeTexts) -> None:
     event_into(_readable(event, RUN_TEXT_BYTES), message, large)
 
 
-def _add_cut(event: bytes, response: pb.RunResponse | pb.WatchRunResponse) -> Message:
+def _add_cut(event: Told, response: pb.RunResponse | pb.WatchRunResponse) -> Message:
     return event_into(_whole(event), response.events.add())
 
 
-def without_value(events: Sequence[bytes]) -> Sequence[bytes]:
+def without_value(events: Sequence[Told]) -> Sequence[Told]:
     """Events for observers: the end of a script, which is the last of all, is told without its value (C28)."""
-    event = event_from_bytes(events[-1]) if events else None
+    last = events[-1] if events else None
+    event = event_from_bytes(last) if isinstance(last, bytes) else None
     if not isinstance(event, RunEnded) or event.script_result is None:
         return events
     return [*events[:-1], event_to_bytes(replace(event, script_result=replace(event.script_result, value=None)))]
 
 
 def pipeline_responses(
-    told: Sequence[bytes | StageRequest], questions: Questions, *, takes_parts: bool
+    told: Sequence[Told | StageRequest], questions: Questions, *, takes_parts: bool
 ) -> Iterator[pb.RunPipelineResponse]:
     """A pipeline's events and stage requests in messages to its caller; the requests' time begins so."""
 
-    def write(one: bytes | StageRequest, message: Any, large: LargeTexts | None = None) -> Message:
+    def write(one: Told | StageRequest, message: Any, large: LargeTexts | None = None) -> Message:
         if isinstance(one, StageRequest):
             questions.sent(one)
             return request_to_proto(one, message, large)
         return event_into(_whole(one) if large is None else _readable(one, RUN_TEXT_BYTES), message, large)
 
-    def add(one: bytes | StageRequest, response: pb.RunPipelineResponse) -> Message:
+    def add(one: Told | StageRequest, response: pb.RunPipelineResponse) -> Message:
         return write(one, _messages_of(response, one).add())
 
     due = [one for one in told if not isinstance(one, StageRequest) or _is_due(one, questions, takes_parts=takes_parts)]
@@ -72,7 +74,7 @@ def pipeline_responses(
     return batches(due, pb.RunPipelineResponse, add)
 
 
-def _messages_of(response: pb.RunPipelineResponse, one: bytes | StageRequest) -> Any:
+def _messages_of(response: pb.RunPipelineResponse, one: Told | StageRequest) -> Any:
     return response.requests if isinstance(one, StageRequest) else response.events
 
 
@@ -85,14 +87,14 @@ def _is_due(request: StageRequest, questions: Questions, *, takes_parts: bool) -
     return questions.is_open(request)
 
 
-def _readable(encoded: bytes, max_bytes: int) -> RunEvent | bytes:
+def _readable(event: Told, max_bytes: int) -> RunEvent | bytes:
     """The event, decoded if it may have a larger text than that, which is then to be taken out of it."""
-    return (event_from_bytes(encoded) or encoded) if len(encoded) > max_bytes else encoded
+    return (event_from_bytes(event) or event) if isinstance(event, bytes) and len(event) > max_bytes else event
 
 
-def _whole(encoded: bytes) -> RunEvent | bytes:
+def _whole(told: Told) -> RunEvent | bytes:
     """The event for a caller who takes no parts; a larger outcome than any client takes is cut."""
-    event = _readable(encoded, RUN_WHOLE_BYTES)
+    event = _readable(told, RUN_WHOLE_BYTES)
     if isinstance(event, RunStepEvent):
         event = replace(event, event=within(event.event, RUN_WHOLE_BYTES))
     return event

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from coordinator.runs.questions import Questions
 from coordinator.runs.reader import LiveReader
+from coordinator.runs.told import Told
 from coordinator.waiting import Waiting
 from fanfold.background import background
 from fanfold.errors import FanfoldError
@@ -33,7 +34,7 @@ class AskedReader:
 
     def __init__(self, reader: LiveReader) -> None:
         self._reader = reader
-        self._feed: Feed[bytes | StageRequest] = Feed()
+        self._feed: Feed[Told | StageRequest] = Feed()
         self._ended_by: FanfoldError | None = None
 
     def put(self, request: StageRequest) -> None:
@@ -51,7 +52,7 @@ class AskedReader:
             self._ended_by = error
         self._feed.close()
 
-    async def read(self) -> Sequence[bytes | StageRequest]:
+    async def read(self) -> Sequence[Told | StageRequest]:
         """The next ones; none at the end. Raises as the run's reader does."""
         told = await self._feed.read()
         if not told and self._ended_by is not None:

@@ -12,6 +12,7 @@ import structlog
 from coordinator.combinators.runner import StepKey, StepRunner, runner_of
 from coordinator.pace import CALLER_BEHIND
 from coordinator.runs.history import History
+from coordinator.runs.told import Told, told, weight_of
 from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS
@@ -35,10 +36,9 @@ from fanfold.model.run import (
 )
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepOutcome, StepProgressed, StepStarted
 from fanfold.ports import AgentExecutor, OnStepEvent
-from fanfold.wire.run import event_to_bytes
 
-RunFeed = Feed[bytes] | Feed[bytes | StageRequest]
-"""A run's encoded events on their way to its caller; a pipeline's has stage requests among them."""
+RunFeed = Feed[Told] | Feed[Told | StageRequest]
+"""A run's events on their way to its caller; a pipeline's has stage requests among them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -115,8 +115,11 @@ class AttachedRun(ABC):
         self._push(BudgetExhausted, budget=self._budget.told())
 
     def _push(self, kind: type[RunEvent], **fields: Any) -> None:
-        told = event_to_bytes(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
-        self._feed.push(told, len(told))
+        self._tell(kind(sequence=self._number(), time=datetime.now(UTC), **fields))
+
+    def _tell(self, event: RunEvent) -> None:
+        one = told(event)
+        self._feed.push(one, weight_of(one))
 
     def _tell_step(self, event: StepEvent, index: int, stage: int = 0, *, label: str = "", phase: str = "") -> None:
         if isinstance(event, StepStarted):
@@ -130,7 +133,7 @@ class AttachedRun(ABC):
         if is_wanted(event, self._detail, self._feed):
             sequence = 0 if isinstance(event, StepProgressed) else self._number()
             spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
-            told = event_to_bytes(
+            self._tell(
                 RunStepEvent(
                     sequence=sequence,
                     time=event.time,
@@ -142,7 +145,6 @@ class AttachedRun(ABC):
                     phase=phase,
                 )
             )
-            self._feed.push(told, len(told))
         elif isinstance(event, StepStarted):
             self._number()
 

@@ -11,6 +11,7 @@ import structlog
 from coordinator.budget import SHARES
 from coordinator.combinators.runner import StepRunner, runner_of
 from coordinator.runs.attached import AttachedRun, Paced
+from coordinator.runs.told import Told
 from coordinator.scope import Scope
 from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
 from coordinator.scripts.host.calls import Call
@@ -51,7 +52,7 @@ class AttachedScript(AttachedRun):
         self,
         scope: Scope,
         detail: EventDetail,
-        feed: Feed[bytes],
+        feed: Feed[Told],
         meta: ScriptMeta,
         process: ScriptProcess | EngineFailed,
         setting: Callable[[StepRunner], Setting],

@@ -13,6 +13,7 @@ from coordinator.runs.checks import RequestChecks
 from coordinator.runs.history import History
 from coordinator.runs.load import Load
 from coordinator.runs.questions import Questions
+from coordinator.runs.told import Told
 from coordinator.runs.work import Listener, NoScript
 from fanfold.errors import FanfoldError
 from fanfold.model.pipeline import StageFailure, StageRequest
@@ -38,8 +39,8 @@ class PipelineRequest:
 class PipelineSource(Protocol):
     """A pipeline's events and stage requests for one caller."""
 
-    async def read(self) -> Sequence[bytes | StageRequest]:
-        """The next ones, events encoded, at least one; none at the end. Each request is told to `questions` as sent."""
+    async def read(self) -> Sequence[Told | StageRequest]:
+        """The next ones, at least one; none at the end. Each request is told to `questions` as sent."""
         ...
 
 

@@ -16,6 +16,7 @@ from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWo
 from coordinator.runs.questions import Questions
 from coordinator.runs.script_work import ScriptWork
 from coordinator.runs.scripts import ScriptRuns
+from coordinator.runs.told import Told
 from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
 from fanfold.errors import Aborted, FailedPrecondition, FieldViolation
@@ -33,8 +34,8 @@ ExecutorFactory = Callable[[Scope], AgentExecutor]
 class EventSource(Protocol):
     """A run's events for one caller."""
 
-    async def read(self) -> Sequence[bytes]:
-        """The next encoded events, waiting for at least one; none at the end."""
+    async def read(self) -> Sequence[Told]:
+        """The next events, waiting for at least one; none at the end."""
         ...
 
 
@@ -132,7 +133,7 @@ class Runs:
     async def _attached(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:
         with self._hold(opening):
             scope = opening.scope("run")
-            feed: Feed[bytes] = Feed()
+            feed: Feed[Told] = Feed()
             run = AttachedWork(scope, opening.detail, ParallelWork(specs), feed)
             with self._listed(run):
                 async with fed(feed, run.keep(self._executors(scope))):
@@ -161,7 +162,7 @@ class Runs:
             return
         with self._hold(opening):
             scope = opening.scope("script")
-            feed: Feed[bytes] = Feed()
+            feed: Feed[Told] = Feed()
             async with self._scripts.attached(opening.detail, scope, script, wrong, feed) as run:
                 with self._listed(run):
                     async with fed(feed, run.keep(self._executors(scope))):
@@ -186,7 +187,7 @@ class Runs:
     async def _attached_pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
         with self._hold(opening):
             scope = opening.scope("run")
-            feed: Feed[bytes | StageRequest] = Feed()
+            feed: Feed[Told | StageRequest] = Feed()
             questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
             work = PipelineWork(request, questions, self._checks, opening.owner)
             run = AttachedWork(scope, opening.detail, work, feed)

@@ -15,6 +15,7 @@ from coordinator.combinators.runner import StepRunner
 from coordinator.runs.attached_script import AttachedScript
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.script_work import ScriptWork
+from coordinator.runs.told import Told
 from coordinator.scope import Scope
 from coordinator.scripts.engine.engine import EngineFailed, ScriptEngine, ScriptProcess, ScriptStart, ScriptSyntaxError
 from coordinator.scripts.host.answers import Ended, milliseconds
@@ -52,7 +53,7 @@ class ScriptRuns:
 
     @asynccontextmanager
     async def attached(
-        self, detail: EventDetail, scope: Scope, script: Script, wrong: Sequence[FieldViolation], feed: Feed[bytes]
+        self, detail: EventDetail, scope: Scope, script: Script, wrong: Sequence[FieldViolation], feed: Feed[Told]
     ) -> AsyncIterator[AttachedScript]:
         """The run of a script, which is compiled and has not begun; its process is gone at the end of the block.
 
