@@ -31,6 +31,8 @@ async def dispose(runs: Runs, queries: RunQueries, principal: Principal, run_id:
             if attached is not None:
                 await attached.until_gone()
                 return attached.view()
+            if run_id in runs.ended:
+                return run
             while isinstance(found := await runs.durable.locate(run_id), JournaledRun):
                 await found.until_gone()
             return found.run

@@ -65,7 +65,8 @@ class RunQueries:
         if not principal.controls(found.owner if isinstance(found, Run) else found.run.owner):
             raise PermissionDenied(f"{principal.name} may see the run, but not stop it", reason="NOT_OWNER")
         if isinstance(found, Run):
-            self._runs.attached[run_id].cancel(reason)
+            if (attached := self._runs.attached.get(run_id)) is not None:
+                attached.cancel(reason)
             return found
         if ends_run(found.run.state):
             return found.run
@@ -79,8 +80,9 @@ class RunQueries:
 
     async def _find(self, principal: Principal, run_id: str) -> Run | KeptRun:
         attached = self._runs.attached.get(run_id)
-        if attached is not None and principal.sees(attached.owner):
-            return attached.view()
+        run = self._runs.ended.get(run_id) if attached is None else attached.view()
+        if run is not None and principal.sees(run.owner):
+            return run
         kept = await self._runs.durable.journal.find(run_id) if self._runs.has_journal else None
         if kept is None or not principal.sees(kept.run.owner):
             raise NotFound("no such run")

@@ -31,6 +31,10 @@ ExecutorFactory = Callable[[Scope], AgentExecutor]
 """Gives the executor of a run."""
 
 
+MAX_ENDED = 1_000
+"""Runs without a workflow id that are remembered when they have ended."""
+
+
 class EventSource(Protocol):
     """A run's events for one caller."""
 
@@ -59,6 +63,8 @@ class Runs:
         self._held: dict[tuple[str, str], datetime] = {}
         self.attached: dict[str, AttachedRun] = {}
         """The runs that end with their callers' streams, by id."""
+        self.ended: dict[str, Run] = {}
+        """The last of them as they ended, so that who asks twice for one to be gone is told twice that it is (C27)."""
 
     @property
     def durable(self) -> DurableRuns:
@@ -207,6 +213,9 @@ class Runs:
         finally:
             del self.attached[run.run_id]
             run.leave()
+            self.ended[run.run_id] = run.view()
+            if len(self.ended) > MAX_ENDED:
+                del self.ended[next(iter(self.ended))]
 
     @asynccontextmanager
     async def step(self, opening: Opening, spec: AgentStepSpec) -> AsyncIterator[Feed[StepEvent]]:

@@ -302,7 +302,7 @@ class CoordinatorServicer:
 
     def DisposeRun(self, request, context):
         """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
-        kept; an attached run without a workflow id is not kept after its end.
+        kept; of attached runs without a workflow id a coordinator remembers the last 1,000 that have ended.
 
         Errors:
         NOT_FOUND         no such run, or it belongs to somebody else.

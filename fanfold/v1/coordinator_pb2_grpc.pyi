@@ -163,7 +163,7 @@ class CoordinatorStub:
     """
     DisposeRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]
     """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
-    kept; an attached run without a workflow id is not kept after its end.
+    kept; of attached runs without a workflow id a coordinator remembers the last 1,000 that have ended.
 
     Errors:
       NOT_FOUND         no such run, or it belongs to somebody else.
@@ -342,7 +342,7 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     DisposeRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DisposeRunRequest, _coordinator_pb2.DisposeRunResponse]  # type: ignore[assignment]
     """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
-    kept; an attached run without a workflow id is not kept after its end.
+    kept; of attached runs without a workflow id a coordinator remembers the last 1,000 that have ended.
 
     Errors:
       NOT_FOUND         no such run, or it belongs to somebody else.
@@ -566,7 +566,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.DisposeRunResponse, _abc.Awaitable[_coordinator_pb2.DisposeRunResponse]]:
         """Cancels a run if needed and returns when its processes and steps are gone (C27). Idempotent as long as the run is
-        kept; an attached run without a workflow id is not kept after its end.
+        kept; of attached runs without a workflow id a coordinator remembers the last 1,000 that have ended.
 
         Errors:
           NOT_FOUND         no such run, or it belongs to somebody else.

@@ -60,11 +60,23 @@ async def test_a_run_that_goes_on_is_cancelled_and_gone_when_the_call_returns(
     assert (ended.state, ended.reason, ended.steps.running) == (RunState.CANCELLED, "it was disposed of", 0)
     with pytest.raises(Cancelled):
         await task
-    if workflow_id:
-        assert (await mesh.dispose(run.run_id)).ended_at == ended.ended_at
-    else:
-        with pytest.raises(NotFound):
-            await mesh.dispose(run.run_id)
+    again = await mesh.dispose(run.run_id)
+    assert (again.state, again.ended_at) == (RunState.CANCELLED, ended.ended_at)
+
+
+async def test_of_runs_without_a_workflow_the_last_ones_are_remembered_by_who_may_see_them(
+    running: RunningMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.runs.runs.MAX_ENDED", 2)
+    mesh = running.mesh
+    runs = [mesh.parallel([step("a", f"echo {number}")]) for number in range(3)]
+    for run in runs:
+        await run
+    with pytest.raises(NotFound):
+        await mesh.dispose(runs[0].run_id)
+    for run in runs[1:]:
+        assert (await mesh.dispose(run.run_id)).state is RunState.COMPLETED
+        assert (await mesh.cancel(run.run_id)).state is RunState.COMPLETED
 
 
 async def test_what_is_not_gone_in_time_is_named_and_can_be_waited_for_again(running: RunningMesh) -> None:
