@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from coordinator.journal.journal import KeptRun, RunFilter
+from coordinator.journal.journal import JournalFailed, KeptRun, RunFilter
 from coordinator.runs.journaled import THE_REGISTRY
 from coordinator.runs.log import ends_run
 from coordinator.runs.reader import KeptReader, LiveReader
@@ -83,10 +83,20 @@ class RunQueries:
         run = self._runs.ended.get(run_id) if attached is None else attached.view()
         if run is not None and principal.sees(run.owner):
             return run
-        kept = await self._runs.durable.journal.find(run_id) if self._runs.has_journal else None
+        kept = await self._kept(run_id) if self._runs.has_journal else None
         if kept is None or not principal.sees(kept.run.owner):
             raise NotFound("no such run")
         return kept
+
+    async def _kept(self, run_id: str) -> KeptRun | None:
+        """A run as it is kept. One that is held here is known while the journal cannot be read, too (C42)."""
+        try:
+            return await self._runs.durable.journal.find(run_id)
+        except JournalFailed:
+            live = self._runs.durable.holding.get(run_id)
+            if live is None:
+                raise
+            return live.kept
 
     def _view(self, kept: KeptRun) -> Run:
         if ends_run(kept.run.state):
