@@ -61,7 +61,9 @@ async def test_an_outage_shorter_than_leases_holds_a_run_up_and_leaves_its_calle
             step_pb2.AgentStepSpec(task_id=str(number), agent="shell", description="d", prompt=COMMAND.format(number))
             for number in range(STEPS)
         ]
-        opening = pb.RunOpen(workflow_id="audit", parallel=pb.ParallelRun(total_steps=STEPS))
+        opening = pb.RunOpen(
+            workflow_id="audit", events=run_pb2.EVENT_DETAIL_LIFECYCLE, parallel=pb.ParallelRun(total_steps=STEPS)
+        )
         call = stub.Run(iter([pb.RunRequest(open=opening), pb.RunRequest(steps=pb.StepBatch(steps=steps))]))
         events: list[run_pb2.RunEvent] = [*(await call.read()).events]
         await until_lines(tmp_path, STEPS)

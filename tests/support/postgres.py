@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -43,6 +45,7 @@ class Server:
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._binaries = binaries
         self._folder = folder
+        self._log = (folder / "log").open("ab")
         self._guard: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
@@ -55,11 +58,10 @@ class Server:
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         command = [str(self._binaries / "postgres"), "-D", str(self._data), "-k", str(self._folder), *settings]
         self._guard = subprocess.Popen(
-            ["sh", "-c", f"exec 3<&0; {_GUARD}", "sh", *command],
+            [*_unprivileged(), "/bin/sh", "-c", f"exec 3<&0; {_GUARD}", "sh", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=(self._folder / "log").open("ab"),
-            **_unprivileged(),
+            stderr=self._log,
         )
         deadline = time.monotonic() + DEADLINE
         while True:
@@ -77,6 +79,11 @@ class Server:
             self._guard.stdin.close()
             self._guard.wait(DEADLINE)
             self._guard = None
+
+    def close(self) -> None:
+        """Stop it for good."""
+        self.stop()
+        self._log.close()
 
     def url(self, database: str, user: str = "postgres") -> str:
         """The address of a database."""
@@ -107,8 +114,8 @@ class Server:
         return self._folder / "data"
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._binaries / program), *arguments, str(self._data)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder, **_unprivileged())
+        command = [*_unprivileged(), str(self._binaries / program), *arguments, str(self._data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
 
 
 def execute(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -137,11 +144,18 @@ def running_server() -> Iterator[Server]:
         try:
             yield server
         finally:
-            server.stop()
+            server.close()
     finally:
         shutil.rmtree(folder)
 
 
-def _unprivileged() -> dict[str, Any]:
-    """PostgreSQL does not run as root."""
-    return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+def _unprivileged() -> list[str]:
+    """What a command begins with so that it does not run as root, which PostgreSQL refuses.
+
+    Not by the arguments of subprocess, with which it forks, and gRPC's threads do not outlive that.
+    """
+    if os.geteuid() != 0:
+        return []
+    nobody = pwd.getpwnam("nobody")
+    become = f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid})"
+    return [sys.executable, "-IS", "-c", f"import os, sys; {become}; os.execv(sys.argv[1], sys.argv[1:])"]
