@@ -188,12 +188,13 @@ class Executions:
 
     def status(self) -> NodeStatus:
         """How the node fares (C10)."""
+        offered = self._agents.values()
         return NodeStatus(
             concurrency_hint=self._limits.concurrency_hint,
             max_concurrent_steps=self._limits.max_concurrent_steps,
             running_steps=self._admission.running,
             draining=self._draining or self._supervision.lost,
-            held_back=self._llm.held_back(self._agents.values()),
+            held_back=(*self._llm.held_back(offered), *self._commands.held_back(offered)),
         )
 
     @property

@@ -179,6 +179,7 @@ async def running_node(
     output_bytes: int = 2**20,
     shared_workers: int = 1,
     silence_limit: float = SILENCE_LIMIT,
+    quota_pause: float = 60.0,
     scratch: Path | None = None,
 ) -> AsyncIterator[NodeUnderTest]:
     """A node that works in `workspace`, offers `agents` and all of `node_agents`, and leaves no process behind."""
@@ -188,6 +189,7 @@ async def running_node(
         prompt_bytes=prompt_bytes,
         output_bytes=output_bytes,
         shared_workers=shared_workers,
+        quota_pause=quota_pause,
     )
     supervision = Supervision.spawn(CLEAN_ENVIRONMENT)
     supervision.silence_limit = silence_limit

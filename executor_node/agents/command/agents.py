@@ -7,7 +7,7 @@ sees the variables of the node's environment that its agent file names, and no o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,16 +16,19 @@ from typing import Any, Self
 import structlog
 
 from executor_node.admission import Limits
+from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Keep, WorkspaceUse
-from executor_node.agents.command.failures import failure_of, without_secrets
+from executor_node.agents.command.failures import failure_of, is_rate_limit, without_secrets
 from executor_node.agents.command.folders import NO_GARBAGE_COLLECTION, Folder, Folders
-from executor_node.agents.command.invocation import environment_of, invocation_of, reader_of
+from executor_node.agents.command.invocation import credentials_of, environment_of, invocation_of, reader_of
 from executor_node.agents.command.program import Program
+from executor_node.agents.llm.gates import Gate, Gates
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.protocol import Launch
 from executor_node.workers.messages import Result
 from fanfold.agent import AgentFailed
+from fanfold.model.node import HeldBack
 from fanfold.model.step import FailureCode, StepFailure
 
 log = structlog.get_logger(__name__)
@@ -59,6 +62,7 @@ class CommandAgents:
         self._running = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
+        self._gates = Gates(lambda provider: Gate(provider, quota_pause=self._limits.quota_pause))
         await self._running.__aenter__()
         return self
 
@@ -71,8 +75,26 @@ class CommandAgents:
         """Run the agent's program for a step."""
         environment = environment_of(step.agent, self._environment)
         command = CommandStep(step, self._supervision, self._folders, environment, grace=self._limits.stop_grace)
-        command.begin(self._running.create_task)
+        if (gate := self._gate_before(step.agent)) is None:
+            command.begin(self._running.create_task)
+        elif refusal := gate.refusal:
+            step.end(Result(failure=refusal))  # F8: nothing starts
+        else:
+            command.begin(self._running.create_task, gate)
         return command
+
+    def held_back(self, agents: Iterable[AgentDefinition]) -> Iterator[HeldBack]:
+        """Which of these agents do not get on at the moment, because of their providers (F8, F9)."""
+        if not self._gates.all_open():
+            for agent in agents:
+                if (gate := self._gate_before(agent)) is not None and gate.waiting_on:
+                    yield HeldBack(agent=agent.name, waiting_on=gate.waiting_on, quota=gate.is_out_of_quota)
+
+    def _gate_before(self, agent: AgentDefinition) -> Gate | None:
+        """The gate that coding agents with the same credentials pass, one step at a time finding out if it is open."""
+        if agent.preset is None:
+            return None
+        return self._gates.before(agent.preset, *credentials_of(agent, self._environment))
 
 
 class CommandStep:
@@ -94,9 +116,11 @@ class CommandStep:
         self._grace = grace
         self._program: Program | None = None
 
-    def begin(self, create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
-        """Carry it out in a task of its own."""
-        self._task = create_task(self._carry_out())
+    def begin(
+        self, create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]], gate: Gate | None = None
+    ) -> None:
+        """Carry it out in a task of its own, once it has passed the gate if there is one."""
+        self._task = create_task(self._carry_out(gate))
         self._task.add_done_callback(self._end_unbegun)
 
     def stop(self) -> None:
@@ -110,9 +134,9 @@ class CommandStep:
         if task.cancelled():  # before it came to do anything
             self._step.end(Result())
 
-    async def _carry_out(self) -> None:
+    async def _carry_out(self, gate: Gate | None) -> None:
         try:
-            result = await self._run()
+            result = await (self._run() if gate is None else self._pass(gate))
         except asyncio.CancelledError:
             result = Result()  # whoever has stopped the step has said why
         except AgentFailed as error:
@@ -124,6 +148,24 @@ class CommandStep:
             log.exception("a command's step failed", execution_id=self._step.execution_id)
             result = Result.of_failure(FailureCode.INTERNAL, "the node failed to carry it out", retryable=True)
         self._step.end(result)
+
+    async def _pass(self, gate: Gate) -> Result:
+        """Run it when its turn has come, and tell the gate what the provider said to it."""
+        try:
+            with self._step.held_back():
+                refusal = await gate.turn(self)
+            if refusal is not None:
+                return Result(failure=refusal)
+            result = await self._run()
+            if result.failure is None and self._step.stopped_by is None:
+                gate.answered()
+            elif result.failure is not None and result.failure.code is FailureCode.QUOTA_EXHAUSTED:
+                gate.exhausted(result.failure.message)
+            elif is_rate_limit(result.failure):
+                gate.limited(None)
+            return result
+        finally:
+            gate.leave(self)
 
     async def _run(self) -> Result:
         agent = self._step.agent

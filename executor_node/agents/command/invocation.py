@@ -29,6 +29,12 @@ def environment_of(agent: AgentDefinition, node: Mapping[str, str]) -> dict[str,
     return {name: node[name] for name in agent.env if name in node}
 
 
+def credentials_of(agent: AgentDefinition, node: Mapping[str, str]) -> list[str]:
+    """What tells the providers of coding agents apart: where they are, and how the node is known there."""
+    names = (*CODING_AGENTS[agent.preset].variables, *agent.env) if agent.preset else ()
+    return [f"{name}={node.get(name, '')}" for name in names]
+
+
 def invocation_of(step: RunningStep) -> tuple[list[str], bytes | None]:
     """The command line, and what goes to the program's standard input. Raises AgentFailed."""
     agent, prompt = step.agent, step.spec.prompt

@@ -133,11 +133,14 @@ class Gates:
         self._gates: dict[bytes, Gate] = {}
 
     def of(self, assignment: Assignment) -> Gate:
-        """The gate that calls of this assignment pass. Keys are kept as hashes only."""
-        key = f"{assignment.provider}\0{assignment.base_url}\0{assignment.api_key}"
-        digest = hashlib.sha256(key.encode()).digest()
+        """The gate that calls of this assignment pass."""
+        return self.before(assignment.provider, f"{assignment.base_url}", f"{assignment.api_key}")
+
+    def before(self, provider: str, *credentials: str) -> Gate:
+        """The gate before a provider for who shows it this. Credentials are kept as hashes only."""
+        digest = hashlib.sha256("\0".join((provider, *credentials)).encode(errors="surrogateescape")).digest()
         if digest not in self._gates:
-            self._gates[digest] = self._make(assignment.provider)
+            self._gates[digest] = self._make(provider)
         return self._gates[digest]
 
     def all_open(self) -> bool:
