@@ -416,6 +416,38 @@ async def test_a_model_that_falls_silent_stalls_and_a_slow_one_does_not(tmp_path
         assert not patient.has_ended  # what the step says counts more than the file
 
 
+@pytest.mark.contract("C6", "F4", "F9")
+async def test_a_step_that_its_provider_holds_back_is_not_silent(tmp_path: Path) -> None:
+    limited = refusal(429, "slower", code="rate_limit_exceeded", retry_after="5")
+    provider_of = running_provider(Reply(text="warm"), limited, Reply(text="done"))
+    async with provider_of as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        await node.run("thinker")  # the import of pydantic-ai is silent
+        outcome = await node.run("thinker", policy=StepPolicy(no_progress_timeout=3.0))
+    assert outcome.output == "done", outcome.failure
+    assert provider.times[2] - provider.times[1] >= 4.9
+
+
+@pytest.mark.contract("F1", "F8")
+async def test_a_cancelled_step_that_was_to_try_a_quota_leaves_that_to_another(tmp_path: Path) -> None:
+    gone = refusal(429, "no money", code="insufficient_quota")
+    provider_of = running_provider(gone, Reply(mute=True), Reply(text="done"))
+    async with provider_of as provider:
+        environment = CLEAN_ENVIRONMENT | provider.openai
+        async with running_node(tmp_path, llm_agent(), environment=environment, quota_pause=1.0) as node:
+            await node.run("thinker")
+            (held_back,) = node.executions.status().held_back
+            assert (held_back.agent, held_back.waiting_on) == ("thinker", "the quota of openai")
+            await eventually(lambda: not any(each.quota for each in node.executions.status().held_back))
+            trying = node.start("thinker")
+            await eventually(lambda: len(provider.asked) == 2)
+            waiting = node.start("thinker")
+            await asyncio.sleep(1.0)
+            assert len(provider.asked) == 2
+            node.cancel(trying)
+            assert (await waiting.outcome()).output == "done"
+            assert node.executions.status().held_back == ()
+
+
 async def test_fifty_steps_at_once_fit_into_half_a_gigabyte(tmp_path: Path) -> None:
     """They share a worker. Memory that processes have in common is counted once (PSS)."""
     provider_of = running_provider(Reply(text="It is forty two", hangs=True))

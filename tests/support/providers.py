@@ -19,7 +19,7 @@ class Reply:
     """What the provider answers one call: text and tool calls, or an error.
 
     `broken` ends the stream without its end, `cut` says that the limit of tokens ended it, `pace` are the seconds
-    between words, and `hangs` leaves the stream open after them.
+    between words, and `hangs` leaves the stream open after them; one that is `mute` never begins.
     """
 
     text: str = ""
@@ -32,6 +32,7 @@ class Reply:
     cut: bool = False
     pace: float = 0.0
     hangs: bool = False
+    mute: bool = False
 
 
 def refusal(status: int, message: str, *, code: str = "", kind: str = "", **headers: str) -> Reply:
@@ -84,6 +85,9 @@ class Provider:
         reply = self._answers(body)
         self.open += 1
         try:
+            if reply.mute:
+                await reader.read()
+                return
             if reply.status != 200:
                 await _send(writer, reply.status, json.dumps({"type": "error", "error": dict(reply.error)}), reply)
                 return
