@@ -85,12 +85,13 @@ async def test_a_run_moves_at_once_when_its_coordinator_is_to_stop(up: Coordinat
 @pytest.mark.contract("C19")
 async def test_a_run_goes_on_with_the_same_coordinator_when_that_is_back(tmp_path: Path) -> None:
     async with coordinators(tmp_path, 1) as up, Mesh(up.servers) as mesh:
-        run = mesh.parallel_resumable(noted(20), "release-audit")
+        run = mesh.parallel_resumable(noted(20, held_from=8), "release-audit")
         task = await begun(run)
         recorded = ended(run)
         await up.of("c1").kill()
         await until(lambda: "cannot be reached" in run.waiting_on or "Socket closed" in run.waiting_on, "it is told")
         await up.restart("c1")
+        (up.workspace / "go").touch()
         result = await asyncio.wait_for(task, 60)
         assert run.waiting_on == ""
     assert all(outcome.success for outcome in result)
@@ -100,7 +101,7 @@ async def test_a_run_goes_on_with_the_same_coordinator_when_that_is_back(tmp_pat
 @pytest.mark.contract("C42")
 async def test_a_mesh_that_stays_away_is_given_up_and_what_had_come_is_kept(tmp_path: Path) -> None:
     async with coordinators(tmp_path, 1) as up, Mesh(up.servers, reconnect_timeout=1) as mesh:
-        run = mesh.parallel_resumable(noted(20), "release-audit")
+        run = mesh.parallel_resumable(noted(20, held_from=8), "release-audit")
         task = await begun(run)
         await up.kill()
         began = time.monotonic()

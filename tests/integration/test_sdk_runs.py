@@ -34,7 +34,7 @@ async def in_flight(running: RunningMesh) -> int:
 
 @pytest.mark.contract("C16", "C27", "F1")
 async def test_a_cancelled_run_is_gone_when_the_caller_hears_of_it_and_can_be_resumed(running: RunningMesh) -> None:
-    run = running.mesh.parallel_resumable(noted(20), "audit")
+    run = running.mesh.parallel_resumable(noted(20, held_from=8), "audit")
     task = await begun(run)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -44,7 +44,8 @@ async def test_a_cancelled_run_is_gone_when_the_caller_hears_of_it_and_can_be_re
     kept = await running.mesh.run(run.run_id)
     assert (kept.state, kept.reason) == (RunState.CANCELLED, "its caller cancelled it")
     assert kept.steps.succeeded == len(ended(run))
-    again = running.mesh.parallel_resumable(noted(20), "audit")
+    (running.workspace / "go").touch()
+    again = running.mesh.parallel_resumable(noted(20, held_from=8), "audit")
     assert all(outcome.success for outcome in await again)
     assert again.recalled == ended(run)
     assert {name: ran(running.workspace)[name] for name in again.recalled} == dict.fromkeys(again.recalled, 1)
@@ -82,7 +83,7 @@ async def test_what_a_callback_raises_and_leaving_the_iteration_cancel_the_run(r
 @pytest.mark.contract("C19", "C27")
 async def test_a_run_is_cancelled_through_another_coordinator_when_its_own_is_gone(tmp_path: Path) -> None:
     async with coordinators(tmp_path) as up, Mesh(up.servers) as mesh:
-        run = mesh.parallel_resumable(noted(40), "audit")
+        run = mesh.parallel_resumable(noted(40, held_from=8), "audit")
         task = await begun(run)
         await up.of((await mesh.run(run.run_id)).coordinator).kill()
         task.cancel()
@@ -95,7 +96,7 @@ async def test_a_run_is_cancelled_through_another_coordinator_when_its_own_is_go
 
 @pytest.mark.contract("C27", "F1")
 async def test_an_attached_run_is_gone_too_when_its_cancelled_caller_hears_of_it(running: RunningMesh) -> None:
-    run = running.mesh.parallel(noted(20))
+    run = running.mesh.parallel(noted(20, held_from=8))
     task = await begun(run)
     (listed,) = await running.mesh.runs()
     assert (listed.run_id, listed.workflow_id, listed.attached) == (run.run_id, "", True)
@@ -110,7 +111,7 @@ async def test_an_attached_run_is_gone_too_when_its_cancelled_caller_hears_of_it
 @pytest.mark.contract("C27")
 @pytest.mark.parametrize("workflow_id", ["", "audit"])
 async def test_somebody_elses_cancel_is_told_with_its_reason(running: RunningMesh, workflow_id: str) -> None:
-    mesh, specs = running.mesh, noted(20)
+    mesh, specs = running.mesh, noted(20, held_from=8)
     run = mesh.parallel_resumable(specs, workflow_id) if workflow_id else mesh.parallel(specs)
     task = await begun(run)
     assert (await mesh.cancel(run.run_id, "enough")).run_id == run.run_id
@@ -156,7 +157,7 @@ async def test_only_runs_that_are_there_and_keep_events_are_watched(running: Run
         await numbers(running.mesh, "run-nobody-knows")
     with pytest.raises(InvalidArgument, match="from_sequence"):
         await numbers(running.mesh, "run-nobody-knows", -1)
-    run = running.mesh.parallel(noted(20))
+    run = running.mesh.parallel(noted(20, held_from=8))
     task = await begun(run, 1)
     with pytest.raises(FailedPrecondition) as caught:
         await numbers(running.mesh, run.run_id)

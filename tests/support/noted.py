@@ -16,9 +16,15 @@ def step(task_id: str, prompt: str, agent: str = "shell") -> dict[str, str]:
     return {"task_id": task_id, "agent": agent, "description": "d", "prompt": prompt}
 
 
-def noted(count: int, seconds: float = 0.15) -> list[dict[str, str]]:
-    """Steps s0, s1 ... that each take a time and leave a line; they put out "out 0" and so on."""
-    return [step(f"s{n}", f"sleep {seconds}; echo s{n} >> ran; echo out {n}") for n in range(count)]
+def noted(count: int, seconds: float = 0.15, *, held_from: int | None = None) -> list[dict[str, str]]:
+    """Steps s0, s1 ... that each take a time and leave a line; they put out "out 0" and so on.
+
+    From step `held_from` on they wait until the workspace has a file `go`.
+    """
+    held = count if held_from is None else held_from
+    commands = [f"sleep {seconds}; echo s{n} >> ran; echo out {n}" for n in range(count)]
+    commands[held:] = [f"until test -e go; do sleep 0.05; done; {command}" for command in commands[held:]]
+    return [step(f"s{n}", command) for n, command in enumerate(commands)]
 
 
 def ran(workspace: Path) -> Counter[str]:
