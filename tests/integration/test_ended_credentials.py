@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+import yaml
 
 from fanfold import Mesh
 from fanfold.errors import Unauthenticated
@@ -27,7 +28,7 @@ from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import job_registry_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
-from support.mesh import DEADLINE, until
+from support.mesh import DEADLINE, until, until_ready
 from support.registries import RawProducer
 from support.secured import SecuredMesh, secured_mesh
 from unit.rpc.rpc_fakes import error_of
@@ -47,6 +48,20 @@ async def mesh_in(folder: Path) -> AsyncIterator[SecuredMesh]:
 def hours_later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
     """Have it later for those who look whether calls may go on."""
     monkeypatch.setattr("fanfold.rpc.auth.guard.time", SimpleNamespace(time=lambda: time.time() + hours * 3600))
+
+
+def noted_ends(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The methods of the calls that are ended from now on."""
+    ended: set[str] = set()
+    dismissal_of = Guard.dismissal_of
+
+    def noted(guard: Guard, call: Call) -> Unauthenticated | None:
+        if (why := dismissal_of(guard, call)) is not None:
+            ended.add(call.method.name)
+        return why
+
+    monkeypatch.setattr(Guard, "dismissal_of", noted)
+    return ended
 
 
 async def drained(stream: Any) -> None:
@@ -148,15 +163,7 @@ async def test_a_token_that_is_renewed_in_its_file_ends_nothing_for_programs(
             settled = asyncio.ensure_future(_first_killed(mesh))
             await until(lambda: bool(events), "the step has begun")
             file.write_text(lasting.read_text())
-            ended: set[str] = set()
-            dismissal_of = Guard.dismissal_of
-
-            def noted(guard: Guard, call: Call) -> Unauthenticated | None:
-                if (why := dismissal_of(guard, call)) is not None:
-                    ended.add(call.method.name)
-                return why
-
-            monkeypatch.setattr(Guard, "dismissal_of", noted)
+            ended = noted_ends(monkeypatch)
             hours_later(monkeypatch, 2)
             await until(lambda: {"Run", "WatchJobs"} <= ended, "the calls are ended")
             (tmp_path / "workspace" / "go").touch()
@@ -165,3 +172,27 @@ async def test_a_token_that_is_renewed_in_its_file_ends_nothing_for_programs(
                 assert (outcome.output, outcome.attempts) == ("done\n", 1)
                 await other.dispose(started.run_id)
                 assert await settled == started.id
+
+
+@pytest.mark.contract("C19", "F2")
+async def test_a_coordinator_whose_credentials_end_and_are_renewed_loses_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh_in(tmp_path) as secured, mesh_of(secured, token_file=secured.keyring.token_file("alice")) as mesh:
+        waits = {**SLOW, "agent": "shell", "prompt": "echo >> begun; until [ -e go ]; do sleep 0.05; done; echo done"}
+        run = asyncio.ensure_future(_awaited(mesh.parallel([waits])))
+        begun = tmp_path / "workspace" / "begun"
+        await until(begun.exists, "the step runs")
+        ended = noted_ends(monkeypatch)
+        known = yaml.safe_load(secured.keyring.tokens.read_text())
+        for token in known["tokens"]:
+            if token["principal"] == "c1":  # what it has shown counts no more, and what it shows next does
+                token["expires"] = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        secured.keyring.tokens.write_text(yaml.safe_dump(known))
+        await until(lambda: "Link" in ended, "the link is ended")
+        await until_ready(mesh, 1)
+        (tmp_path / "workspace" / "go").touch()
+        async with asyncio.timeout(DEADLINE):
+            (outcome,) = await run
+        assert (outcome.output, outcome.attempts) == ("done\n", 1)
+        assert begun.read_text() == "\n", "it was begun once"
