@@ -19,8 +19,12 @@ Registry = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="The job registry. Default: FANFOLD_REGISTRY, else 127.0.0.1:7401."),
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as parallel-7.", show_default=False)]
-JobIds = Annotated[list[str], typer.Argument(metavar="JOB...", help="The jobs' ids.", show_default=False)]
+JobId = Annotated[
+    str, typer.Argument(metavar="JOB", help="The job's id, as parallel-7, or its number.", show_default=False)
+]
+JobIds = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="The jobs' ids, or their numbers.", show_default=False)
+]
 Owner = Annotated[
     str, typer.Option(metavar="NAME", help="Only jobs of this principal and those it covers.", show_default=False)
 ]

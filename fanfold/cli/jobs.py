@@ -16,9 +16,14 @@ from fanfold.cli.printable import printable
 from fanfold.errors import FailedPrecondition, NotFound, OutOfRange
 from fanfold.model.job import Job, JobState
 from fanfold.model.job_form import job_to_json
+from fanfold.sdk.jobs import Jobs
 
 STOP_SECONDS = 75.0
 """Longest wait for a job to be gone that was asked to stop; longer than registries wait."""
+
+
+_MOST_LOOKED_AT = 1_000
+"""The newest jobs, among which one is looked for by its number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,19 @@ def about(job_id: str) -> Iterator[None]:
         if job_id in error.message:
             raise
         raise type(error)(f"{job_id}: {error.message}", reason=error.reason) from None
+
+
+async def id_of(jobs: Jobs, word: str) -> str:
+    """The id of the job that a word means: it, or its number alone, which no two jobs share. Raises NotFound.
+
+    Beginnings of ids mean nothing: with `parallel-1` gone, it would be some `parallel-12` that is stopped or removed.
+    """
+    if not word.isdecimal():
+        return word
+    for job in await jobs.list(limit=_MOST_LOOKED_AT):
+        if job.id.rpartition("-")[2] == word:
+            return job.id
+    raise NotFound(f"there is no job with the number {word} among the newest; `fanfold jobs list` shows them")
 
 
 def list_jobs(registry: str | None, wanted: Wanted, *, limit: int, as_json: bool) -> None:
@@ -74,7 +92,8 @@ def show_job(registry: str | None, job_id: str, *, as_json: bool, result: bool) 
     async def ask() -> Job | bytes:
         async with connected_jobs(registry) as jobs:
             with about(job_id):
-                return await jobs.result(job_id) if result else await jobs.get(job_id)
+                its = await id_of(jobs, job_id)
+                return await jobs.result(its) if result else await jobs.get(its)
 
     found = run_interruptibly(ask())
     if isinstance(found, bytes):
@@ -94,15 +113,14 @@ def show_logs(registry: str | None, job_id: str, *, source: str, offset: int, fo
     """
 
     async def read() -> None:
-        async with (
-            connected_jobs(registry) as jobs,
-            aclosing(jobs.read_output(job_id, source, offset=offset, follow=follow)) as pieces,
-        ):
+        async with connected_jobs(registry) as jobs:
             with about(job_id):
-                async for piece in pieces:
-                    if piece.gap_bytes:
-                        tell(f"[{piece.gap_bytes:,} bytes are not held any more]", "yellow")
-                    _write(piece.data)
+                its = await id_of(jobs, job_id)
+                async with aclosing(jobs.read_output(its, source, offset=offset, follow=follow)) as pieces:
+                    async for piece in pieces:
+                        if piece.gap_bytes:
+                            tell(f"[{piece.gap_bytes:,} bytes are not held any more]", "yellow")
+                        _write(piece.data)
 
     run_interruptibly(read())
 
@@ -115,7 +133,7 @@ def wait_for(registry: str | None, job_ids: Sequence[str], *, timeout: float | N
         async with connected_jobs(registry) as jobs:
             for job_id in job_ids:
                 with about(job_id):
-                    settled.append(await jobs.wait(job_id, timeout=timeout))
+                    settled.append(await jobs.wait(await id_of(jobs, job_id), timeout=timeout))
         return settled
 
     return _show_ended(run_interruptibly(wait()), as_json=as_json)
@@ -129,7 +147,7 @@ def stop_jobs(registry: str | None, job_ids: Sequence[str], reason: str, *, wait
         async with connected_jobs(registry) as jobs:
             for job_id in job_ids:
                 with about(job_id):
-                    asked.append(await jobs.cancel(job_id, reason))
+                    asked.append(await jobs.cancel(await id_of(jobs, job_id), reason))
             return [await jobs.wait(job.id, timeout=STOP_SECONDS) for job in asked] if wait else asked
 
     jobs = run_interruptibly(stop())
@@ -144,7 +162,7 @@ def remove_jobs(registry: str | None, job_ids: Sequence[str]) -> None:
         async with connected_jobs(registry) as jobs:
             for job_id in job_ids:
                 with about(job_id):
-                    await jobs.delete(job_id)
+                    await jobs.delete(await id_of(jobs, job_id))
                 tell(f"{job_id} is removed.")
 
     run_interruptibly(remove())

@@ -166,6 +166,23 @@ async def test_ctrl_c_while_the_job_is_registered_leaves_neither_command_nor_job
         assert (job.state, job.stop_reason) == (KILLED, "interrupted at its terminal")
 
 
+def test_a_job_is_found_by_its_number_alone_and_never_by_the_beginning_of_its_id(up: Up) -> None:
+    job_id, process = begun(up, "echo", "found", options=("--kind", "odd-9"))
+    assert process.wait(30) == 0
+    number = job_id.rpartition("-")[2]
+    assert shown(up, number)["id"] == job_id
+    assert jobs(up, "logs", number).stdout == "found\n"
+    assert json.loads(jobs(up, "wait", number, "--json").stdout)["jobs"][0]["id"] == job_id
+    assert jobs(up, "show", "odd-9").returncode == 1
+    missing = jobs(up, "rm", f"{number}0")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        f"Error: there is no job with the number {number}0 among the newest; `fanfold jobs list` shows them\n",
+    )
+    assert jobs(up, "rm", number).stderr == f"{number} is removed.\n"
+    assert job_id not in ids_of(up)
+
+
 def test_a_command_that_cannot_be_started_is_no_job(up: Up) -> None:
     before = ids_of(up)
     done = fanfold("job", "run", "--registry", up.address_of("job-registry"), "--", "no-such-command")
