@@ -155,8 +155,15 @@ PHASES = {
 
 
 @pytest.mark.contract("C27", "C31", "C38", "F1")
-@pytest.mark.parametrize("through", ["the registry", "the coordinator", "dispose"])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("phase", "through"),
+    [
+        ("in mid-run", "the registry"),
+        ("in mid-run", "dispose"),
+        ("in an endless loop", "the coordinator"),
+        ("with children that do not listen", "dispose"),
+    ],
+)
 async def test_a_started_script_is_stopped_wherever_it_is(running: Running, phase: str, through: str) -> None:
     run = await running.start(PHASES[phase])
     await until(lambda: "a" in running.lines(), "it runs")
@@ -178,7 +185,7 @@ async def test_a_started_script_is_stopped_wherever_it_is(running: Running, phas
 
 
 @pytest.mark.contract("C27", "C32")
-@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
 async def test_cancelled_at_any_moment_of_its_start_nothing_of_it_is_left(running: Running, seconds: float) -> None:
     """The script never ends by itself, so it ends cancelled, and no job stays behind."""
     asked = asyncio.create_task(
@@ -234,7 +241,7 @@ async def test_a_started_script_goes_on_while_the_registry_is_away(running: Runn
 
 
 @pytest.mark.contract("C31", "F6", "C44")
-@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.06])
+@pytest.mark.parametrize("seconds", [0.0, 0.04])
 async def test_killed_at_any_moment_of_its_start_a_script_is_started_once(running: Running, seconds: float) -> None:
     script = f"{WORK} return await work('a')"
     asked = asyncio.create_task(running.start(script, request_id="r"))

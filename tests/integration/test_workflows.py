@@ -217,11 +217,12 @@ async def test_more_scripts_than_may_run_are_refused_with_the_limit(tmp_path: Pa
 
 
 @pytest.mark.contract("C44")
-async def test_a_request_id_holds_one_script_at_a_time(running: RunningMesh) -> None:
-    async with running.mesh.workflow("await agent('60', {agent: 'waits'})", meta=META, request_id="r-1"):
+async def test_a_request_id_that_is_in_use_starts_no_second_script(running: RunningMesh) -> None:
+    async with running.mesh.workflow("await agent('60', {agent: 'waits'})", meta=META, request_id="r-1") as run:
         with pytest.raises(Aborted):
             async with running.mesh.workflow("return 1", meta=META, request_id="r-1"):
                 pass
+        assert [each.run_id for each in await running.mesh.runs(states=["running"])] == [run.id]
 
 
 @pytest.mark.contract("C17", "C41")
