@@ -289,7 +289,9 @@ class StepOutcome(_message.Message):
     task_id: _builtins.str
     """The spec's task id."""
     session_id: _builtins.str
-    """The session in which the agent ran; a child step names it as its parent."""
+    """The session in which the agent ran; a child step names it as its parent. It is the agent's own name for it where the
+    agent has told one, and then another than in `started`.
+    """
     agent: _builtins.str
     """The agent that was asked for."""
     output: _builtins.str

@@ -127,15 +127,19 @@ def _usage(preset: Preset, given: int, written: int) -> dict[str, int]:
     return dict(zip(names, (given, written, given + written), strict=True))
 
 
+def server_program(installed: Path) -> Path:
+    """The server of models, if its package is there."""
+    return installed / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
+
+
 @asynccontextmanager
 async def model_server(installed: Path, folder: Path, fixtures: list[dict[str, Any]]) -> AsyncIterator[str]:
     """A server of models with these answers, on a free port; gives its address."""
     folder.mkdir()
     (folder / "answers.json").write_text(json.dumps({"fixtures": fixtures}))
-    program = installed / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
     server = await asyncio.create_subprocess_exec(
         str(NODE),
-        str(program),
+        str(server_program(installed)),
         "-p",
         "0",
         "-f",

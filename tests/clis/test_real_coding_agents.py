@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clis.programs import MODELS, TOOLS, answers, command_of, home_for, model_server
+from clis.programs import MODELS, TOOLS, answers, command_of, home_for, model_server, server_program
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Access, Preset
 from fanfold.model.node import AgentKind
@@ -27,6 +27,8 @@ def installed(pytestconfig: pytest.Config) -> Path:
 
 def agent_of(preset: Preset, installed: Path, *, access: Access) -> AgentDefinition:
     command = command_of(preset, installed)
+    if not server_program(installed).exists():
+        pytest.skip("the package of the server of models could not be installed")
     if command is None:
         pytest.skip(f"the package of {preset} could not be installed")
     return AgentDefinition(
