@@ -33,6 +33,7 @@ from fanfold.sql.postgres import postgres_database
 from fanfold.sql.settings import DatabaseSettings
 from fanfold.sql.writer import Operation, Transaction
 from job_registry.store.sql.schema import STORE
+from job_registry.store.store import StoreFailed
 from support.job_stores import add, postgres_store
 from support.journals import (
     ALICE,
@@ -215,9 +216,8 @@ async def test_runs_that_nobody_holds_are_shared_by_those_that_claim_at_once(two
             claimed += some
         return claimed
 
-    claimed = [*await claim_all(one, HERE), *await claim_all(other, THERE)]
     both = await asyncio.gather(claim_all(one, HERE), claim_all(other, THERE))
-    claimed += [*both[0], *both[1]]
+    claimed = [*both[0], *both[1]]
     assert sorted(kept.run.run_id for kept in claimed) == sorted(names)
     assert {kept.epoch for kept in claimed} == {2}
 
@@ -313,6 +313,26 @@ async def test_words_with_a_nul_are_kept_with_its_symbol(url: str) -> None:
         assert kept.run.waiting_on == "a\N{SYMBOL FOR NULL}b"
 
 
+@pytest.mark.contract("C19")
+async def test_what_a_frozen_process_has_locked_is_free_again_after_a_while(url: str) -> None:
+    async with postgres_journal(url) as journal:
+        await journal.accept(new_run("r"), HERE, LONG)
+        frozen = postgres_database(url, JOURNAL)
+        with frozen.writer.connect() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM runs FOR UPDATE")
+
+            async def writes() -> bool:
+                try:
+                    await journal.append(append("r", events(1, 1)))
+                except JournalFailed:  # it waited for as long as it may
+                    return False
+                return True
+
+            await eventually(writes, "the run's row is free", 60.0)
+            connection.invalidate()
+        frozen.close()
+
+
 async def test_connections_that_are_cut_are_made_anew(url: str) -> None:
     async with postgres_journal(url) as journal:
         await journal.accept(new_run("r"), HERE, LONG)
@@ -350,3 +370,18 @@ async def test_a_server_that_dies_is_an_error_and_what_was_acknowledged_is_there
             assert await all_entries(journal, "r") == events(1, 3)
             await journal.append(append("r", events(4, 1)))
             assert await all_entries(journal, "r") == events(1, 4)
+
+
+@pytest.mark.process
+async def test_a_registry_has_its_store_alone_again_after_its_server_was_away() -> None:
+    with running_server() as server:
+        url = server.url("postgres")
+        async with postgres_store(url) as store:
+            job = await add(store)
+            server.stop()
+            with pytest.raises(StoreFailed):
+                await store.take_number()
+            server.start()
+            assert await store.find(job.number) == job
+            assert await store.take_number() == job.number + 1
+            assert execute(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") == [(1,)]
