@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from executor_node.agents.command.definition import EventRule, OutputForm, PromptBy
+from executor_node.agents.command.definition import EventRule, OutputForm, Preset, PromptBy
 from executor_node.agents.command.invocation import MAX_ARGUMENT_BYTES
 from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
 from integration.node_harness import command_agent, find_processes, new_marker, running_node
@@ -304,6 +305,36 @@ async def test_lines_of_any_form_are_read_as_the_agent_file_says(tmp_path: Path)
     assert "".join(each.text for each in life.progress if isinstance(each, TextWritten)) == "Hm."
     assert broken.failure is not None
     assert (broken.failure.code, broken.failure.message) == (FailureCode.AGENT_FAILED, "it is late")
+
+
+@pytest.mark.contract("F11")
+async def test_text_that_comes_in_pieces_is_too_large_and_not_cut_when_it_is(tmp_path: Path) -> None:
+    rules = (EventRule(text="say"),)
+    agent = command_agent("says", "/bin/cat", output=OutputForm.JSON_LINES, events=rules, max_output_bytes=100)
+    (tmp_path / "lines").write_text(json.dumps({"say": "x" * 50}) + "\n" + json.dumps({"say": "y" * 50}) + "\n")
+    (tmp_path / "more").write_text((tmp_path / "lines").read_text() + '{"say": "z"}\n')
+    async with running_node(tmp_path, agent) as node:
+        fits = await node.run("says", "lines")
+        more = await node.run("says", "more")
+    assert (fits.success, fits.output) == (True, "x" * 50 + "y" * 50)
+    assert more.failure is not None
+    assert more.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+    assert more.output == fits.output
+
+
+@pytest.mark.contract("C2")
+@pytest.mark.parametrize("preset", [Preset.GEMINI, Preset.OPENCODE, Preset.CODEX, Preset.CLAUDE_CODE])
+async def test_what_a_coding_agent_writes_besides_is_told_and_no_answer(tmp_path: Path, preset: Preset) -> None:
+    says = ("/bin/sh", "-c", "cat > prompt; echo An update is there.")
+    agent = replace(command_agent("coder", *says), preset=preset)
+    async with running_node(tmp_path, agent) as node:
+        life = node.start("coder", "Do it.")
+        outcome = await life.outcome()
+    assert "Do it." in (tmp_path / "prompt").read_text()
+    assert outcome.output == ""
+    assert outcome.failure is not None
+    assert outcome.failure.message == "it has ended without an answer"
+    assert [each.text for each in life.progress if isinstance(each, TextWritten)] == ["An update is there.\n"]
 
 
 async def test_what_a_failure_tells_has_no_secrets_that_the_command_was_given(tmp_path: Path) -> None:

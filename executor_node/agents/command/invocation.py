@@ -67,7 +67,7 @@ def reader_of(step: RunningStep, folder: Path) -> Reader:
     most = step.max_output_bytes
     if agent.preset is not None:
         report = Report(step.progressed, folder, max_bytes=most, stir=step.stirred)
-        return Lines(report, CODING_AGENTS[agent.preset].form(report).take, most)
+        return Lines(report, CODING_AGENTS[agent.preset].form(report).take, most, only_json=True)
     keeps_all = agent.output is OutputForm.TEXT or not agent.events
     report = Report(step.progressed, folder, max_bytes=0 if keeps_all else most, stir=step.stirred)
     if agent.output is OutputForm.TEXT:

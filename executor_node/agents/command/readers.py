@@ -76,12 +76,15 @@ class Lines:
     """Output that is one JSON value a line; each is taken as it comes. Lines that are no JSON are told as text.
 
     `keeps_all` is for forms without a line for the result: all that was written is then the output. Otherwise only a
-    single line may be too much.
+    single line may be too much. With `only_json` other lines are remarks, and no part of the output.
     """
 
-    def __init__(self, report: Report, take: Take, max_bytes: int, *, keeps_all: bool = False) -> None:
+    def __init__(
+        self, report: Report, take: Take, max_bytes: int, *, keeps_all: bool = False, only_json: bool = False
+    ) -> None:
         self._report = report
         self._take = take
+        self._take_other = report.remark if only_json else report.text
         self._max_bytes = max_bytes
         self._written = bytearray() if keeps_all else None
         self._unread = bytearray()
@@ -113,6 +116,6 @@ class Lines:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            self._report.text(line.decode(errors="replace") + "\n")
+            self._take_other(line.decode(errors="replace") + "\n")
         else:
             self._take(value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_node.agents.command.failures import failure_of
-from executor_node.workers.messages import MAX_LINE, Progress, Result, cut, line_of, text_of
+from executor_node.workers.messages import MAX_LINE, Progress, Result, line_of, text_of
 from fanfold.anchors import Anchors
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_NAME, MAX_TOKENS
 from fanfold.model.step import NO_USAGE, StepFailure, TextWritten, ToolFinished, TurnFinished, Usage
@@ -22,7 +22,7 @@ class Report:
     def __init__(
         self, tell: Callable[[Progress], None], folder: Path, *, max_bytes: int, stir: Callable[[], None] = lambda: None
     ) -> None:
-        """`max_bytes` bounds the message that is kept to be the output, `stir` is called for silent progress."""
+        """`max_bytes` bounds the message that is to be the output, `stir` is called for silent progress."""
         self.stir = stir
         self.session_id = ""
         """The program's own name for its session."""
@@ -32,10 +32,10 @@ class Report:
         """Why the program failed, if it has said so."""
         self._tell = tell
         self._anchors = Anchors(folder)
-        self._max_bytes = max_bytes
+        self._most = max_bytes + 1 if max_bytes else 0  # so that a larger one is not taken for a whole one
         self._result: tuple[Any] | None = None
         self._pieces: list[str] = []
-        self._room = max_bytes
+        self._room = self._most
         self._turn = 0
 
     def session(self, session_id: object) -> None:
@@ -52,15 +52,19 @@ class Report:
                 self._pieces.append(text[: self._room])
                 self._room -= len(text)
 
+    def remark(self, text: str) -> None:
+        """Text was written that is no part of a message."""
+        self._tell(TextWritten(text=text_of(text)))
+
     def message(self, text: object) -> None:
         """A whole message was written; the last one is the output unless a result says otherwise."""
         if isinstance(text, str) and text:
-            self._pieces = [cut(text_of(text), self._max_bytes)]
+            self._pieces = [text_of(text)[: self._most]]
             self._tell(TextWritten(text=self._pieces[0] + "\n"))
 
     def message_begins(self) -> None:
         """What is written from now on is another message."""
-        self._pieces, self._room = [], self._max_bytes
+        self._pieces, self._room = [], self._most
 
     def tool(self, name: object, *, success: bool = True, detail: object = "") -> None:
         """A tool call has finished."""
@@ -85,6 +89,8 @@ class Report:
 
     def failed(self, message: object, status: int | None = None) -> None:
         """The program says that it failed; `status` is that of HTTP when a provider's error was the cause."""
+        if message is None:
+            message = ""
         self.failure = failure_of(message if isinstance(message, str) else json.dumps(message), status)
 
     def outcome(self, written: str | None = None) -> Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ VARIABLES = (
     "GOOGLE_APPLICATION_CREDENTIALS",
 )
 _MODES = {Access.READ: "default", Access.WRITE: "auto_edit", Access.FULL: "yolo"}
-_ANSWER = re.compile(r"\[API Error: (\{.*\})\]", re.DOTALL)
 
 
 def arguments(agent: AgentDefinition, _spec: AgentStepSpec) -> list[str]:
@@ -94,11 +92,10 @@ class GeminiForm:
 
 def _words_and_status(message: object) -> tuple[object, int | None]:
     """What the provider said, and its status in HTTP, which come as the JSON of its answer."""
-    if (found := _ANSWER.search(str(message))) is not None:
-        try:
-            error = json.loads(found[1])["error"]
-            code = error.get("code")
-            return f"{error['message']} ({error.get('status', '')})", code if isinstance(code, int) else None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass
-    return message, None
+    answer = str(message).partition("[API Error: ")[2].rpartition("]")[0]
+    try:
+        error = json.loads(answer)["error"]
+        code = error.get("code")
+        return f"{error['message']} ({error.get('status', '')})", code if isinstance(code, int) else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return message, None
