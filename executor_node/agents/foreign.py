@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Access, Preset
 from executor_node.agents.front_matter import FrontMatter, Wrong
 from fanfold.model.node import AgentKind
 
-_OURS = frozenset({"kind", "preset", "entry", "command", "prompt", "output", "events", "access"})
+_SHARED = frozenset({"name", "description", "model", "tools", "isolation"})
+_OURS = frozenset(field.name for field in fields(AgentDefinition)) - _SHARED
+"""Keys that only files of nodes have. One that lacks its kind is not to become something else for it."""
 _OPENCODES = frozenset({"mode", "permission", "temperature", "top_p"})
 _TAKEN = frozenset({"name", "description", "model", "tools", "permissionMode"})
 _EDITORS = frozenset({"edit", "write", "multiedit", "notebookedit", "patch"})

@@ -551,6 +551,11 @@ def test_what_is_wrong_in_a_coding_agents_file_is_told_with_its_line(folder: Pat
     ]
 
 
+def test_a_file_that_lacks_its_kind_is_not_taken_for_a_coding_agents(folder: Path) -> None:
+    front = "name: a\ndescription: d\nmodel: openai:gpt-5\ntools: [read]\nmax_steps: 3\n"
+    assert complaints(write(folder, front)) == ["agents/reviewer.md:1: `kind` is required"]
+
+
 COMMANDS_WRONG = {
     "events for text": ("events: [{text: a}]", "`events` requires `output: json` or `output: json-lines`"),
     "keep of nothing": ("keep: on-failure", "`keep` requires `workspace: copy` or `workspace: worktree`"),
