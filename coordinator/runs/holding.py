@@ -31,7 +31,7 @@ from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
-from fanfold.errors import FanfoldError, Unavailable
+from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.run import Run, RunEnded, RunState
 from fanfold.wire.run import event_to_bytes
 
@@ -206,16 +206,18 @@ class Holding:
             await self.journal.let_go(run_id, epoch)
 
     async def _fail(self, kept: KeptRun, run: Run, last_sequence: int, reason: str = _CANNOT) -> None:
-        """End a run that nobody can go on with, its job first; where that cannot be settled, it is tried once more."""
+        """End a run that nobody can go on with, its job first; where that cannot be settled yet, it is tried again."""
         now = datetime.now(UTC)
         steps = replace(run.steps, running=0)
         run = replace(run, state=RunState.FAILED, reason=reason, steps=steps, ended_at=now, waiting_on="")
         try:
             run = await self._with_job_failed(kept, run)
-        except (FanfoldError, TimeoutError):
+        except (Unavailable, Aborted, TimeoutError):
             _log.warning("the job of a run that failed cannot be settled yet", run_id=run.run_id)
             await self._let_go(run.run_id, kept.epoch)
             return
+        except FanfoldError as error:  # it was no job, and is not to be one
+            _log.warning("a run that failed is no job", run_id=run.run_id, why=error.message)
         ended = RunEnded(sequence=last_sequence + 1, time=now, run=run, error=reason)
         with suppress(JournalFailed, Fenced):
             await self.journal.append(

@@ -425,6 +425,28 @@ async def test_the_job_of_a_run_that_nobody_can_go_on_with_fails_with_the_reason
     asked.cancel()
 
 
+@pytest.mark.contract("C42", "F3")
+async def test_a_run_that_nobody_can_go_on_with_ends_also_where_the_registry_refuses_it(
+    world: World, jobs: JobsInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> None:
+        raise PayloadGone("it is lost")
+
+    one = await world.coordinator("one", jobs=jobs.of())
+    one.journal.is_cut_at = "set_job"
+    asked = asyncio.create_task(one.runs.start(detached(), specs("a", agent="wait")))
+    await until(lambda: one.journal.is_cut, "it is begun, and no job yet")
+    kept = await world.shared.find_request("alice", "r1")
+    assert kept is not None
+    monkeypatch.setattr(world.shared, "request", gone)
+    await one.runs.holding.hand_over()
+    jobs.refusal = ResourceExhausted("no room")
+    two = await world.coordinator("two", jobs=jobs.of())
+    last = await ended(two, kept.run.run_id)
+    assert (last.state, last.reason, last.job_id) == (RunState.FAILED, "it is lost", "")
+    asked.cancel()
+
+
 @pytest.mark.contract("C31", "C36", "C42")
 async def test_the_job_of_a_run_whose_work_breaks_fails_with_it(
     world: World, jobs: JobsInMemory, monkeypatch: pytest.MonkeyPatch
