@@ -110,13 +110,18 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _stores(data_dir: Path) -> Iterator[Finding]:
-    """Whether databases can be kept here, and those that there are."""
-    name = f"SQLite {sqlite3.sqlite_version}"
-    with tempfile.TemporaryDirectory(dir=data_dir if data_dir.is_dir() else None) as folder:
-        began = time.perf_counter()
-        why = write_and_read(Path(folder, "try.db"))
-        took = (time.perf_counter() - began) * 1000
-    words = f"{name}: {why}" if why else f"{name} writes durably in {data_dir.resolve()}: {took:.0f} ms"
+    """Whether databases can be kept here; of a folder that is not there yet, where it is to be."""
+    name, folder = f"SQLite {sqlite3.sqlite_version}", data_dir.resolve()
+    try:
+        while not folder.is_dir():
+            folder = folder.parent
+        with tempfile.TemporaryDirectory(dir=folder) as trial:
+            began = time.perf_counter()
+            why = write_and_read(Path(trial, "try.db"))
+            took = (time.perf_counter() - began) * 1000
+    except OSError as error:
+        why = error.strerror or str(error)
+    words = f"{name} cannot write in {folder}: {why}" if why else f"{name} writes durably in {folder}: {took:.0f} ms"
     yield Finding("store", State.BROKEN if why else State.GOOD, words)
 
 

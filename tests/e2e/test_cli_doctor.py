@@ -88,6 +88,20 @@ def test_nothing_that_runs_yet_is_only_a_warning_unless_its_port_is_taken() -> N
     assert "its port is free" in state["job registry"][1]
 
 
+def test_a_folder_that_cannot_be_written_is_a_finding_and_one_that_is_not_there_yet_is_tried_where_it_is_to_be(
+    tmp_path: Path,
+) -> None:
+    refused = fanfold("doctor", "--data-dir", "/proc/self", "--json")
+    assert refused.returncode == 1
+    state, words = found(refused)["store"]
+    assert state == "broken"
+    assert words.startswith(f"SQLite {sqlite3.sqlite_version} cannot write in /proc/")
+    state, words = found(fanfold("doctor", "--data-dir", str(tmp_path / "to" / "come"), "--json"))["store"]
+    assert state == "good"
+    assert f" writes durably in {tmp_path}: " in words
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_store_that_keeps_nothing_is_told(tmp_path: Path) -> None:
     assert not write_and_read(tmp_path / "it.db")
     assert "unable to open" in write_and_read(tmp_path / "no-folder" / "it.db")
