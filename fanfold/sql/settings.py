@@ -36,7 +36,7 @@ class DatabaseSettings(BaseModel):
             raise ValueError("url must be like postgresql://user@host/database") from None
         if url.drivername not in {"postgresql", "postgres"}:
             raise ValueError("url must begin with postgresql://")
-        if url.password is not None or "password" in url.query:
+        if url.password is not None or any("password" in name for name in url.query):  # as that of a key: sslpassword
             raise ValueError("url must not contain the password; name its file as password_file")
         return self
 

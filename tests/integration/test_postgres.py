@@ -175,6 +175,7 @@ async def test_the_password_comes_from_its_file_and_is_in_no_message(postgres: S
     [
         ({"url": "postgresql://me:secret@db/fanfold"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?password=secret"}, "must not contain the password"),
+        ({"url": "postgresql://me@db/fanfold?sslpassword=secret"}, "must not contain the password"),
         ({"url": "mysql://me@db/fanfold"}, "must begin with postgresql://"),
         ({"url": "db.example.com"}, "must be like"),
         ({"url": "postgresql://db/fanfold", "path": "journal.db"}, "exclude one another"),

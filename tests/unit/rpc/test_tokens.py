@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unauthenticated
 from fanfold.model.principal import Principal, Role
-from fanfold.rpc.auth.tokens import create_token, read_tokens, revoke_token
+from fanfold.rpc.auth.tokens import Tokens, create_token, read_tokens, revoke_token
 from fanfold.rpc.channels import open_channel
 from support.doors import Door, door
 from unit.rpc.rpc_fakes import LINK, error_of, raw_stream
@@ -164,6 +164,17 @@ async def test_whose_token_is_revoked_or_changed_is_sent_away_from_what_goes_on_
         assert isinstance(await error_of(links[1].read()), Unauthenticated)
         await links[2].write(b"")
         assert await links[2].read() == b""
+
+
+@pytest.mark.contract("C40")
+def test_a_token_that_was_given_a_shorter_life_is_no_longer_what_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    _, token = create_token(file, "alice", CALLER, datetime.now(UTC) + timedelta(hours=1))
+    tokens = Tokens(file)
+    bearer = tokens.bearer_of(token)
+    assert tokens.has(token, bearer)
+    assert tokens.has(token, bearer._replace(until=bearer.until - 1)), "its life is longer now"
+    assert not tokens.has(token, bearer._replace(until=bearer.until + 1))
 
 
 def test_the_file_has_nothing_that_could_be_used_as_a_token_and_is_for_its_owner_only(tmp_path: Path) -> None:
