@@ -62,10 +62,27 @@ def postgres_database(
             exclude(connection)
             if not connection.dialect.has_schema(connection, schema):
                 connection.execute(CreateSchema(schema))
+        if alone:
+            _hold(writer)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _hold(writer: Engine) -> None:
+    """Have no connection made anew once another process has had the database: what this one remembers is old then."""
+    with writer.begin() as connection:
+        connection.exec_driver_sql("CREATE SEQUENCE IF NOT EXISTS holders")
+        ours = connection.exec_driver_sql("SELECT nextval('holders')").scalar_one()
+
+    @event.listens_for(writer, "connect")
+    def refuse_after_others(connection: Any, _record: object) -> None:
+        (last,) = connection.execute("SELECT last_value FROM holders").fetchone()
+        connection.rollback()
+        if last != ours:
+            connection.close()
+            raise OSError("another process has had it meanwhile; start the service again")
 
 
 def _engine(address: URL, schema: str, connections: int, prologue: Sequence[str] = ()) -> Engine:

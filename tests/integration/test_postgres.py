@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -302,7 +302,36 @@ async def test_a_second_registry_is_refused_until_the_first_one_is_gone(url: str
         assert len(await store.unsettled()) == 1
 
 
+async def test_a_registry_that_was_cut_off_goes_on_unless_another_one_has_had_its_store_meanwhile(url: str) -> None:
+    async with postgres_store(url) as first:
+
+        async def writes() -> bool:
+            with suppress(StoreFailed):
+                await add(first)
+                return True
+            return False
+
+        cut_all(url)
+        await eventually(writes, "it goes on by itself")
+        cut_all(url)
+        async with postgres_store(url) as second:
+            assert len(await second.unsettled()) == 1
+            await add(second)
+        assert [await writes() for _ in range(4)] == [False] * 4
+    async with postgres_store(url) as third:
+        assert len(await third.unsettled()) == 2
+
+
 # What PostgreSQL cannot keep, and what happens to its connections.
+
+
+def cut_all(url: str) -> None:
+    """End all connections to a database but the one that does it."""
+    execute(
+        url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid != pg_backend_pid()",
+    )
 
 
 async def test_words_with_a_nul_are_kept_with_its_symbol(url: str) -> None:
@@ -337,11 +366,7 @@ async def test_what_a_frozen_process_has_locked_is_free_again_after_a_while(url:
 async def test_connections_that_are_cut_are_made_anew(url: str) -> None:
     async with postgres_journal(url) as journal:
         await journal.accept(new_run("r"), HERE, LONG)
-        execute(
-            url,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid != pg_backend_pid()",
-        )
+        cut_all(url)
 
         async def writes() -> bool:
             try:

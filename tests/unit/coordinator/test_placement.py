@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
+from coordinator.placement.quota import QuotaWait
 from coordinator.scope import Scope
 from fanfold.errors import Unavailable
 from fanfold.model.node import Agent, AgentKind, HeldBack, Isolation, Node, NodesChanged, NodeState, NodeStatus
-from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepPolicy
+from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure, StepOutcome, StepPolicy
 from fanfold.ports import ExecutionStart, LinkListener, Rejection, RejectionReason
 
 PATIENCE = Patience(agent_unknown=0.1, unplaceable=0.2)
@@ -154,6 +155,31 @@ async def test_a_step_waits_for_a_quota_as_long_as_it_is_to_and_says_so() -> Non
         failure = await asyncio.wait_for(queue.acquire(step(), scope), 5)
         assert isinstance(failure, StepFailure)
         assert failure.code is FailureCode.QUOTA_EXHAUSTED
+
+
+@pytest.mark.contract("F8", "F9")
+async def test_after_a_step_that_found_no_quota_others_wait_for_the_nodes_word() -> None:
+    """Programs say so, of whose quotas their node knows nothing."""
+    scope = Scope(run_id="run-1", owner="o", progress=False)
+    outcome = StepOutcome(
+        task_id="t",
+        session_id="s",
+        agent="a",
+        output="",
+        success=False,
+        failure=StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message="none is left"),
+    )
+    async with placing(node("alone", "a", "b"), patience=replace(PATIENCE, quota=30.0)) as (fleet, _, queue):
+        known = await taken(queue, step())
+        assert not await QuotaWait(0).goes_on(outcome, known, scope)
+        tried_again = asyncio.create_task(QuotaWait(30.0).goes_on(outcome, known, scope))
+        await until(lambda: scope.waiting.summary() == "a quota: none is left")
+        assert await asyncio.wait_for(tried_again, 5)
+        other = asyncio.create_task(queue.acquire(step(), SCOPE))
+        assert await taken(queue, step("b")) is known, "what other agents ask is another quota"
+        assert not other.done()
+        fleet.status("alone")
+        assert await asyncio.wait_for(other, 5) is known
 
 
 @pytest.mark.contract("C6")
