@@ -386,9 +386,9 @@ HOSTILE = {
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("front", HOSTILE.values(), ids=list(HOSTILE))
 def test_hostile_yaml_is_refused_in_bounded_time(folder: Path, front: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert complaints(write(folder, front))
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.timeout(10)
