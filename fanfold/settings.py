@@ -8,13 +8,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.validation import violations_of
+from fanfold.model.validation import nearest_name, violations_of
 from fanfold.rpc.addresses import parse_address, parse_addresses
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
 from fanfold.rpc.variables import added_variables
@@ -85,11 +86,36 @@ def load_settings(
         where = [
             _place(tuple(details["loc"]), layers, env_prefix, file) for details in error.errors(include_input=False)
         ]
-        found = zip(violations_of(error, ""), where, strict=True)
+        meant = [_meant(model, details) for details in error.errors(include_input=False)]
+        found = zip(violations_of(error, ""), meant, where, strict=True)
         raise InvalidArgument(
-            violations=[FieldViolation(wrong.field, f"{wrong.description} ({place})") for wrong, place in found],
+            violations=[
+                FieldViolation(wrong.field, f"{wrong.description}{nearest} ({place})")
+                for wrong, nearest, place in found
+            ],
             reason="SETTINGS_INVALID",
         ) from None
+
+
+def _meant(model: type[BaseModel], details: ErrorDetails) -> str:
+    """Of an unknown key, the words that say which one was probably meant."""
+    if details["type"] != "extra_forbidden":
+        return ""
+    *parents, key = details["loc"]
+    section: type[BaseModel] | None = model
+    for parent in parents:
+        if section is not None and isinstance(parent, str):  # numbers are places in lists
+            field = section.model_fields.get(parent)
+            section = field and _section_of(field.annotation)
+    nearest = nearest_name(str(key), section.model_fields) if section else ""
+    return f"; did you mean {nearest}?" if nearest else ""
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field of this type is, or has."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in get_args(annotation) if (found := _section_of(each))), None)
 
 
 def client_settings() -> ClientSettings:

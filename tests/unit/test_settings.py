@@ -101,7 +101,7 @@ def test_wrong_keys_of_a_file_are_named_with_line_and_limit(tmp_path: Path) -> N
     file = _file(tmp_path, text.format(SECRET))
     assert _wrong(file) == {
         "listen.port": f"must be less than or equal to 65535 (in {file} line 5)",
-        "nodes[1].prot": f"unknown field (in {file} line 8)",
+        "nodes[1].prot": f"unknown field; did you mean port? (in {file} line 8)",
         "ratio": f"must be a valid number, unable to parse string as a number (in {file} line 9)",
     }
 
