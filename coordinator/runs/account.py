@@ -159,7 +159,7 @@ class Account:
             epoch=self._kept.epoch,
             steps=self.counts(),
             budget=self._budget.told() if self._budget else None,
-            waiting_on=self.waiting_on,
+            waiting_on=self.waiting_on if state is RunState.RUNNING else "",
             state=state,
             reason=reason,
             forget_records=forget_records,

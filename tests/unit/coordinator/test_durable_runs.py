@@ -155,6 +155,9 @@ async def test_a_run_whose_caller_stays_away_begins_nothing_and_is_cancelled(wor
     assert "its caller, who is away" in {event.waiting_on for event in told if isinstance(event, WaitingChanged)}
     assert end_of(told).run.state is RunState.CANCELLED
     assert "did not come back" in end_of(told).run.reason
+    kept = await one.journal.find(end_of(told).run.run_id)
+    assert kept is not None
+    assert (kept.run.state, kept.run.waiting_on) == (RunState.CANCELLED, "")
     await events_of(one, opening("r1"), specs(*"abcdefgh"))
     assert set(world.agents.calls) == set("abcdefgh")
 
