@@ -140,7 +140,7 @@ async def test_a_cancelled_script_has_its_result_at_once_and_its_block_ends_when
     tmp_path: Path,
 ) -> None:
     stubborn = f"{WORK} await work('a', 'trap \"\" TERM INT; echo $$ > pid; while :; do sleep 0.1; done')"
-    async with pair(tmp_path) as two, Mesh(two.second) as mesh:
+    async with pair(tmp_path, stop_grace=3.0) as two, Mesh(two.second) as mesh:
         async with mesh.workflow(stubborn, meta=META, workflow_id="w") as run:
             await until((two.workspace / "pid").exists, "its agent runs")
             began = time.monotonic()

@@ -41,7 +41,7 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path, *, stop_grace: float = 0.5) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         config = tmp_path / "first.yaml"
         config.write_text(
@@ -61,8 +61,9 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         workspace = tmp_path / "workspace"
         workspace.mkdir()
         addresses = {"announce_to": [first.address, second.address], "capacity": {"concurrency_hint": 8}}
+        node_settings = addresses | {"step": {"stop_grace": stop_grace}}
         supervision = Supervision.spawn({"PATH": "/usr/bin:/bin"})
         await stack.enter_async_context(
-            running_node(node_config(workspace, "node-1", first.address, addresses), supervision, {})
+            running_node(node_config(workspace, "node-1", first.address, node_settings), supervision, {})
         )
         yield Pair(first, process, second.address, workspace)
