@@ -75,12 +75,7 @@ class CommandAgents:
         """Run the agent's program for a step."""
         environment = environment_of(step.agent, self._environment)
         command = CommandStep(step, self._supervision, self._folders, environment, grace=self._limits.stop_grace)
-        if (gate := self._gate_before(step.agent)) is None:
-            command.begin(self._running.create_task)
-        elif refusal := gate.refusal:
-            step.end(Result(failure=refusal))  # F8: nothing starts
-        else:
-            command.begin(self._running.create_task, gate)
+        command.begin(self._running.create_task, self._gate_before(step.agent))
         return command
 
     def held_back(self, agents: Iterable[AgentDefinition]) -> Iterator[HeldBack]:
@@ -116,9 +111,7 @@ class CommandStep:
         self._grace = grace
         self._program: Program | None = None
 
-    def begin(
-        self, create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]], gate: Gate | None = None
-    ) -> None:
+    def begin(self, create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]], gate: Gate | None) -> None:
         """Carry it out in a task of its own, once it has passed the gate if there is one."""
         self._task = create_task(self._carry_out(gate))
         self._task.add_done_callback(self._end_unbegun)
@@ -155,7 +148,7 @@ class CommandStep:
             with self._step.held_back():
                 refusal = await gate.turn(self)
             if refusal is not None:
-                return Result(failure=refusal)
+                return Result(failure=refusal)  # F8: nothing starts
             result = await self._run()
             if result.failure is None and self._step.stopped_by is None:
                 gate.answered()
