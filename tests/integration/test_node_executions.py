@@ -271,9 +271,7 @@ async def test_a_node_that_is_out_of_file_descriptors_says_so_and_recovers(tmp_p
             os.close(fd)
         try:
             for agent in ("plain", "shell"):
-                life = node.start(agent)
-                assert life.has_ended
-                failure = (await life.outcome()).failure
+                failure = (await node.start(agent).outcome()).failure
                 assert failure is not None
                 assert (failure.code, failure.retryable) == (FailureCode.INTERNAL, True)
                 assert "Too many open files" in failure.message
