@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Keep, WorkspaceUse
+from executor_node.agents.command.leftovers import Claim
 from fanfold.model.step import FailureCode
 from integration.node_harness import command_agent, eventually, new_marker, running_node
 
@@ -147,3 +149,30 @@ async def test_a_worktree_of_what_is_no_repository_is_told(tmp_path: Path, scrat
     assert outcome.failure.code is FailureCode.AGENT_FAILED
     assert "not a git repository" in outcome.failure.message
     assert list(scratch.iterdir()) == []
+
+
+def claimed_by_a_killed_node(workspace: Path, scratch: Path) -> None:
+    """Leave a worktree behind, as a node does that has no time to clean up."""
+    claims = "import sys; from pathlib import Path; from executor_node.agents.command.leftovers import Claim;"
+    code = f"{claims} claim = Claim(Path(sys.argv[1])); print(claim.folder, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(scratch)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        left = Path(node.stdout.readline().strip())
+        git(workspace, "worktree", "add", "-q", "--detach", str(left / left.name))
+        node.kill()
+
+
+async def test_what_a_killed_node_has_left_is_removed_by_the_next_one_and_nothing_else(
+    workspace: Path, scratch: Path
+) -> None:
+    claimed_by_a_killed_node(workspace, scratch)
+    in_use, kept, foreign = Claim(scratch), Claim(scratch), scratch / "fanfold-step-of-somebody"
+    kept.release(is_kept=True)
+    foreign.mkdir()
+    assert len(list(scratch.iterdir())) == 4
+    async with running_node(workspace, agent(WorkspaceUse.COPY), scratch=scratch) as node:
+        await eventually(lambda: git(workspace, "worktree", "list").count("\n") == 1)
+        assert (await node.run("own", "true")).success
+    assert set(scratch.iterdir()) == {in_use.folder, kept.folder, foreign}
+    in_use.release(is_kept=False)

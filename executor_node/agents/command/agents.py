@@ -64,11 +64,13 @@ class CommandAgents:
     async def __aenter__(self) -> Self:
         self._gates = Gates(lambda provider: Gate(provider, quota_pause=self._limits.quota_pause))
         await self._running.__aenter__()
+        self._cleaning = self._running.create_task(self._folders.remove_leftovers())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._cleaning.cancel()
         await self._running.__aexit__(kind, error, trace)
 
     def carry_out(self, step: RunningStep) -> CommandStep:

@@ -8,7 +8,6 @@ repository do not run, and git collects no garbage in the background meanwhile, 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from executor_node.agents.command.definition import WorkspaceUse
+from executor_node.agents.command.leftovers import Claim, left_behind
 from executor_node.agents.command.program import Program
 from executor_node.agents.command.readers import Text
 from executor_node.agents.command.report import Report
@@ -71,7 +71,8 @@ class Folders:
         if use is WorkspaceUse.SHARED:
             yield Folder(self._workspace)
             return
-        outer = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fanfold-step-", dir=self._scratch))
+        claim = await asyncio.to_thread(Claim, self._scratch)
+        outer = claim.folder
         folder = Folder(outer / outer.name)  # by whose name git calls the worktree: no two may have the same
         root = folder.path
         try:
@@ -84,10 +85,23 @@ class Folders:
                 folder.path = root / subfolder
             yield folder
         finally:
-            if not folder.is_kept:
-                if folder.is_worktree:
-                    await self._try(*self._git, "worktree", "remove", "--force", "--force", str(root))
-                await self._try("rm", "-rf", "--", str(outer))
+            try:
+                if not folder.is_kept:
+                    if folder.is_worktree:
+                        await self._try(*self._git, "worktree", "remove", "--force", "--force", str(root))
+                    await self._try("rm", "-rf", "--", str(outer))
+            finally:
+                claim.release(is_kept=folder.is_kept)
+
+    async def remove_leftovers(self) -> None:
+        """Remove the folders of steps whose node was killed."""
+        folders = await asyncio.to_thread(lambda: list(left_behind(self._scratch)))
+        for outer in folders:
+            log.info("removing what a step of a killed node has left behind", folder=str(outer))
+            is_worktree = (outer / outer.name / ".git").is_file()
+            await self._try("rm", "-rf", "--", str(outer))
+            if is_worktree:
+                await self._try(*self._git, "worktree", "prune")
 
     async def _do(self, *command: str) -> str:
         """Run a program, and return what it wrote."""
