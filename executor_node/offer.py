@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from executor_node.agents import AgentDefinition
-from executor_node.agents.files import load_agents
+from executor_node.agents.files import agent_files, load_agents
 from executor_node.config import Agents
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.node import Agent
@@ -75,12 +76,11 @@ class Offer:
 def _looks_of(directory: Path | None) -> _Looks:
     """What is different when a file is."""
     looks = set()
-    try:
-        for path in directory.glob("*.md") if directory else ():
-            state = path.stat()
-            looks.add((path.name, state.st_ino, state.st_size, state.st_mtime_ns))
-    except OSError:  # it is about to go
-        looks.add(("", 0, 0, 0))
+    with suppress(InvalidArgument):  # a folder that is gone for the moment has no files
+        for path in agent_files(directory) if directory else ():
+            with suppress(OSError):  # it is about to go
+                state = path.stat()
+                looks.add((path.name, state.st_ino, state.st_size, state.st_mtime_ns))
     return frozenset(looks)
 
 

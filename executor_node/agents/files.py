@@ -125,7 +125,7 @@ def load_agents(
     agents = {name: agent for name, agent in BUILTIN_AGENTS.items() if builtin and (shell or name != SHELL)}
     owners = dict.fromkeys(BUILTIN_AGENTS, "a built-in agent") if builtin else {}
     violations: list[FieldViolation] = []
-    for path in _agent_files(directory) if directory else ():
+    for path in agent_files(directory) if directory else ():
         try:
             definition, line = _load(path, remark)
         except InvalidArgument as error:
@@ -141,7 +141,12 @@ def load_agents(
     return agents
 
 
-def _agent_files(directory: Path) -> list[Path]:
+def agent_files(directory: Path) -> list[Path]:
+    """The files of a folder that are read as agents.
+
+    Raises:
+        InvalidArgument: it is no folder, or cannot be read.
+    """
     try:
         return sorted(path for path in directory.iterdir() if path.suffix == ".md" and not path.name.startswith("."))
     except OSError as error:
