@@ -22,7 +22,7 @@ def write(folder: Path, name: str, command: str = "[cat]") -> None:
 
 @asynccontextmanager
 async def kept_current(folder: Path, changes: list[list[str]]) -> AsyncIterator[Offer]:
-    """An offer of the files in `folder`; its agents' names are added to `changes` whenever it says that they changed."""
+    """An offer of the files in `folder`; names of agents are added to `changes` when these change."""
     it = Offer(Agents(directory=folder, builtin=False))
     keeping = asyncio.create_task(it.keep_current(lambda: changes.append(sorted(it.agents))))
     try:
