@@ -163,19 +163,26 @@ class MemoryJobStore:
 
     async def purge(self, retention: Retention) -> int:
         """Forget what is beyond the retention."""
-        settled = sorted((job for job in self._jobs.values() if job.settled_at), key=lambda job: -job.change)
+        surplus = _surplus_of_owners(self._settled(deleted=False), retention.settled_jobs_per_owner)
+        for job in surplus:
+            await self.delete(job.number)
         oldest = self._now() - timedelta(seconds=retention.settled_age)
-        aged = {job.number for job in settled if job.settled_at is not None and job.settled_at < oldest}
-        excess = _excess_of_owners(settled, retention.settled_jobs_per_owner)
-        kept = [job for job in settled if job.number not in excess]
-        doomed = excess | {
-            job.number: job for place, job in enumerate(kept) if place >= retention.settled_jobs or job.number in aged
-        }
-        for number, job in doomed.items():
-            self._forget_contents(number)
-            del self._jobs[number]
+        doomed = [
+            job
+            for deleted in (False, True)
+            for place, job in enumerate(self._settled(deleted=deleted))
+            if place >= retention.settled_jobs or (job.settled_at is not None and job.settled_at < oldest)
+        ]
+        for job in doomed:
+            self._forget_contents(job.number)
+            del self._jobs[job.number]
             self._forgotten = max(self._forgotten, job.change)
-        return len(doomed)
+        return len(surplus) + len(doomed)
+
+    def _settled(self, *, deleted: bool) -> list[KeptJob]:
+        """Settled jobs that are deleted or not, the last change first."""
+        found = [job for job in self._jobs.values() if job.settled_at and job.deleted is deleted]
+        return sorted(found, key=lambda job: -job.change)
 
     def _forget_contents(self, number: int) -> None:
         self._results.pop(number, None)
@@ -187,11 +194,11 @@ class MemoryJobStore:
         return self._last_change
 
 
-def _excess_of_owners(newest_first: Sequence[KeptJob], most: int) -> dict[int, KeptJob]:
-    """The jobs that are more than `most` of their owner with those nested in it, by their numbers."""
-    found, counted = {}, Counter[str]()
+def _surplus_of_owners(newest_first: Sequence[KeptJob], most: int) -> list[KeptJob]:
+    """The jobs that are more than `most` of their owner with those nested in it."""
+    found, counted = [], Counter[str]()
     for job in newest_first:
         counted[outermost(job.owner)] += 1
         if counted[outermost(job.owner)] > most:
-            found[job.number] = job
+            found.append(job)
     return found

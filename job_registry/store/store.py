@@ -229,6 +229,7 @@ class JobStore(Protocol):
     async def purge(self, retention: Retention) -> int:
         """Forget the settled jobs that are beyond the retention, those that settled first first; gives how many.
 
-        What an owner has too much of is not counted against others.
+        What an owner has too much of is deleted as by `delete`, and not counted against others. Of deleted jobs, what
+        tells their changes goes by the same limits, counted by itself.
         """
         ...

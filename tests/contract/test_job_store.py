@@ -301,8 +301,21 @@ async def test_a_busy_owner_has_no_jobs_of_others_forgotten(store: JobStore) -> 
     assert set(await ids(store)) == left
     assert await store.purge(retention(count=5, each=1)) == 1, "what is too much of alice's does not count for all"
     assert set(await ids(store)) == left - {busy[1].id}
+    told = (await store.changes(EVERYTHING, busy[1].change - 1)).jobs
+    assert [(job.id, job.deleted) for job in told] == [(busy[1].id, True), (busy[2].id, False)]
+
+
+@pytest.mark.contract("C39", "F23")
+async def test_what_tells_the_changes_of_deleted_jobs_is_bounded_by_itself(store: JobStore) -> None:
+    kept = await add_settled(store, owner="bob")
+    busy = [await add_settled(store, owner="alice") for _ in range(5)]
+    while await store.purge(retention(count=2, each=1)):
+        pass
+    assert set(await ids(store)) == {kept.id, busy[-1].id}
     with pytest.raises(ChangesGone):
-        await store.changes(EVERYTHING, busy[1].change - 1)
+        await store.changes(EVERYTHING, kept.change)
+    told = (await store.changes(EVERYTHING, busy[1].change)).jobs
+    assert [(job.id, job.deleted) for job in told] == [(job.id, job is not busy[-1]) for job in busy[2:]]
 
 
 @pytest.mark.contract("F23")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, false, func, insert, select, true, update
 
 from fanfold.model.principal import outermost
 from fanfold.sql.instants import instant, micros
@@ -24,6 +24,8 @@ _NEXT = _COUNT.returning(counters.c.value)
 _FIRST_SETTLED: Select[Any] = (
     select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
 )
+_is_there = jobs.c.deleted == false()
+_is_deleted = jobs.c.deleted == true()
 
 
 def take_number(transaction: Transaction) -> int:
@@ -93,9 +95,16 @@ def delete_job(transaction: Transaction, number: int) -> None:
 def purge(transaction: Transaction, retention: Retention, limit: int) -> int:
     """Forget up to `limit` settled jobs that are beyond the retention; gives how many.
 
-    What an owner has too much of goes first, so that nobody else's jobs go for it.
+    What an owner has too much of is deleted first, so that nobody else's jobs, and no watcher's changes, go for it.
+    What tells the changes of deleted jobs goes by the same limits, counted by itself.
     """
-    doomed = _beyond_of_owners(transaction, retention, limit) or _beyond_of_all(transaction, retention, limit)
+    surplus = _beyond_of_owners(transaction, retention, limit)
+    for row in surplus:
+        delete_job(transaction, row.number)
+    if surplus:
+        return len(surplus)
+    doomed = _beyond_of_all(transaction, _is_there, retention, limit)
+    doomed = doomed or _beyond_of_all(transaction, _is_deleted, retention, limit)
     if doomed:
         connection, numbers = transaction.connection, [row.number for row in doomed]
         _forget_contents(transaction, numbers)
@@ -106,13 +115,15 @@ def purge(transaction: Transaction, retention: Retention, limit: int) -> int:
     return len(doomed)
 
 
-def _beyond_of_all(transaction: Transaction, retention: Retention, limit: int) -> Sequence[Row[Any]]:
+def _beyond_of_all(
+    transaction: Transaction, of_these: ColumnElement[bool], retention: Retention, limit: int
+) -> Sequence[Row[Any]]:
     connection = transaction.connection
-    kept = connection.scalar(select(func.count()).select_from(jobs).where(is_settled)) or 0
+    kept = connection.scalar(select(func.count()).select_from(jobs).where(is_settled, of_these)) or 0
     oldest = transaction.now - micros(retention.settled_age)
     return [
         row
-        for place, row in enumerate(connection.execute(_FIRST_SETTLED.limit(limit)).all())
+        for place, row in enumerate(connection.execute(_FIRST_SETTLED.where(of_these).limit(limit)).all())
         if kept - place > retention.settled_jobs or row.settled_at < oldest
     ]
 
@@ -120,14 +131,14 @@ def _beyond_of_all(transaction: Transaction, retention: Retention, limit: int) -
 def _beyond_of_owners(transaction: Transaction, retention: Retention, limit: int) -> Sequence[Row[Any]]:
     """Jobs of those who, with all who are nested in them, have too many."""
     counted: Counter[str] = Counter()
-    counts = select(jobs.c.owner, func.count().label("settled")).where(is_settled).group_by(jobs.c.owner)
+    counts = select(jobs.c.owner, func.count().label("settled")).where(is_settled, _is_there).group_by(jobs.c.owner)
     for row in transaction.connection.execute(counts):
         counted[outermost(row.owner)] += row.settled
     found: list[Row[Any]] = []
     for owner, settled in counted.items():
         much = min(settled - retention.settled_jobs_per_owner, limit - len(found))
         if much > 0:
-            found += transaction.connection.execute(_FIRST_SETTLED.where(is_within(owner)).limit(much)).all()
+            found += transaction.connection.execute(_FIRST_SETTLED.where(is_within(owner), _is_there).limit(much)).all()
     return found
 
 
