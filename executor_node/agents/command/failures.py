@@ -16,14 +16,17 @@ _QUOTA = re.compile(
     re.IGNORECASE,
 )
 _RETRY = re.compile(r"retry (?:in|after) \d", re.IGNORECASE)
-_RATE = re.compile(r"rate.?limit|too many requests|\b429\b|resource.?exhausted", re.IGNORECASE)
+_STATUS = r"(?:error|status|code|http)\W{0,3}"
+"""What stands before a number that is a status of HTTP; numbers alone may be anything."""
+
+_RATE = re.compile(rf"rate.?limit|too many requests|{_STATUS}429\b|resource.?exhausted", re.IGNORECASE)
 _PASSING = re.compile(
-    r"overloaded|\b5(?:00|02|03|04|29)\b|service unavailable|internal server error|timed? ?out|connection "
-    r"(?:error|reset|refused)|econnre|fetch failed|stream disconnected",
+    rf"overloaded|{_STATUS}5(?:00|02|03|04|29)\b|service unavailable|bad gateway|gateway time-?out"
+    r"|internal server error|timed? ?out|connection (?:error|reset|refused)|econnre|fetch failed|stream disconnected",
     re.IGNORECASE,
 )
 _CREDENTIALS = re.compile(
-    r"\b401\b|\b403\b|unauthori[sz]ed|authentication|invalid (?:x-)?api.?key|not logged in|please run /login",
+    rf"{_STATUS}40[13]\b|unauthori[sz]ed|authentication|invalid (?:x-)?api.?key|not logged in|please run /login",
     re.IGNORECASE,
 )
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
