@@ -74,7 +74,8 @@ def _hold(writer: Engine) -> None:
     """Have no connection made anew once another process has had the database: what this one remembers is old then."""
     with writer.begin() as connection:
         connection.exec_driver_sql("CREATE SEQUENCE IF NOT EXISTS holders")
-        ours = connection.exec_driver_sql("SELECT nextval('holders')").scalar_one()
+        # A server that crashed has its sequences go on some numbers further, unless their last one was set.
+        ours = connection.exec_driver_sql("SELECT setval('holders', nextval('holders'))").scalar_one()
 
     @event.listens_for(writer, "connect")
     def refuse_after_others(connection: Any, _record: object) -> None:
