@@ -14,7 +14,7 @@ import statistics
 import sys
 
 from bench.cancelling import seconds_to_cancel
-from bench.echo import call_seconds, calls_per_second, echo_server
+from bench.echo import call_seconds, calls_per_second, echo_server, measure_plain
 from bench.long_run import measure_long_run
 from bench.meshes import HINT, warm_mesh
 from bench.processes import Processes, microseconds_a_step
@@ -24,6 +24,8 @@ from fanfold import Mesh
 from fanfold.rpc.loop import run
 
 ECHOES_IN_FLIGHT = 64
+CALLS = 500
+"""Calls one after the other, for how long one takes."""
 
 Figures = dict[str, list[float]]
 
@@ -86,7 +88,8 @@ async def measure_round(echo: str, mesh: Mesh, steps: int) -> dict[str, float]:
     before = processes.seconds()
     resumable = await fan_out_resumably(mesh, steps, ignore)
     resumable_costs = microseconds_a_step(before, processes.seconds(), steps)
-    raw_seconds = statistics.median(await call_seconds(echo, payload, calls=500))
+    raw_seconds = statistics.median(await call_seconds(echo, payload, calls=CALLS))
+    plain, plain_seconds = await measure_plain(payload, seconds=2.0, in_flight=ECHOES_IN_FLIGHT, calls=CALLS)
     step_seconds = statistics.median(await single_steps(mesh, 300))
     return {
         "echo calls/s": raw,
@@ -102,6 +105,11 @@ async def measure_round(echo: str, mesh: Mesh, steps: int) -> dict[str, float]:
         "echo ms": raw_seconds * 1000,
         "one step ms": step_seconds * 1000,
         "one step ratio": step_seconds / raw_seconds,
+        "echo on asyncio's loop calls/s": plain,
+        "echo on asyncio's loop ms": plain_seconds * 1000,
+        "fan-out with events, to that": told / plain,
+        "resumable, to that": resumable / plain,
+        "one step, to that": step_seconds / plain_seconds,
     }
 
 

@@ -1,11 +1,14 @@
 """A raw unary grpc.aio echo in a process of its own: what everything else is compared with.
 
-Run as a program it serves; its first line of output is its port.
+Run as a program it serves; its first line of output is its port. It is on the loop that services run on; with `plain`
+on asyncio's own, which is slower, as those have it who do nothing about that. `call ADDRESS ...` measures a plain one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -39,9 +42,10 @@ async def serve() -> None:
 
 
 @asynccontextmanager
-async def echo_server() -> AsyncIterator[str]:
+async def echo_server(*arguments: str) -> AsyncIterator[str]:
     """The address of an echo server that runs while the block lasts."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.echo", stdout=asyncio.subprocess.PIPE)
+    command = [sys.executable, "-m", "bench.echo", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
         yield f"127.0.0.1:{int(await process.stdout.readline())}"
@@ -80,5 +84,27 @@ async def call_seconds(address: str, payload: bytes, *, calls: int) -> list[floa
     return durations[1:]
 
 
+async def measure_plain(payload: bytes, *, seconds: float, in_flight: int, calls: int) -> tuple[float, float]:
+    """Calls a second and the median seconds of a call, between two processes on asyncio's own loop."""
+    async with echo_server("plain") as address:
+        command = [sys.executable, "-m", "bench.echo", "call", address, payload.decode(), f"{seconds}", f"{in_flight}"]
+        process = await asyncio.create_subprocess_exec(*command, f"{calls}", stdout=asyncio.subprocess.PIPE)
+        told, _ = await process.communicate()
+        rate, duration = json.loads(told)
+        return rate, duration
+
+
+async def _call(address: str, payload: str, seconds: str, in_flight: str, calls: str) -> None:
+    sent = payload.encode()
+    rate = await calls_per_second(address, sent, seconds=float(seconds), in_flight=int(in_flight))
+    print(json.dumps([rate, statistics.median(await call_seconds(address, sent, calls=int(calls)))]))
+
+
 if __name__ == "__main__":
-    run(serve())
+    match sys.argv[1:]:
+        case []:
+            run(serve())
+        case ["plain"]:
+            asyncio.run(serve())
+        case ["call", *arguments]:
+            asyncio.run(_call(*arguments))
