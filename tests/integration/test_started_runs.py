@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,38 +15,17 @@ from fanfold.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unav
 from fanfold.model.job import Job, JobState
 from fanfold.model.run import EventDetail, RunEnded, RunState
 from fanfold.sdk.started import StartedRun
-from support.coordinators import Coordinators, Registry, coordinators, registry_in
+from support.coordinators import MeshWithJobs, coordinators, mesh_with_jobs
 from support.mesh import until
 from support.noted import ran, step
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(90)]
 
 
-PATIENCE = {"agent_unknown": 20.0, "unplaceable": 20.0}
-"""Coordinators that were started again wait for the node to find them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A mesh of processes."""
-
-    coordinators: Coordinators
-    registry: Registry
-    mesh: Mesh
-
-    @property
-    def workspace(self) -> Path:
-        return self.coordinators.workspace
-
-
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with (
-        registry_in(tmp_path) as registry,
-        coordinators(tmp_path, registry=registry.address, placement=PATIENCE) as up,
-        Mesh(up.servers, registry=registry.address) as mesh,
-    ):
-        yield Running(up, registry, mesh)
+async def running(tmp_path: Path) -> AsyncIterator[MeshWithJobs]:
+    async with mesh_with_jobs(tmp_path) as running:
+        yield running
 
 
 def work(name: str, seconds: float = 0.0) -> dict[str, str]:
@@ -60,7 +38,7 @@ def begun(workspace: Path) -> bool:
     return (workspace / "begun").exists()
 
 
-async def started(running: Running, steps: list[dict[str, str]]) -> StartedRun:
+async def started(running: MeshWithJobs, steps: list[dict[str, str]]) -> StartedRun:
     """The run of these steps with the request id "r", asked for until it can be had."""
     async with asyncio.timeout(30):
         while True:
@@ -70,23 +48,23 @@ async def started(running: Running, steps: list[dict[str, str]]) -> StartedRun:
                 await asyncio.sleep(0.1)
 
 
-async def settled(running: Running, run: StartedRun) -> Job:
+async def settled(running: MeshWithJobs, run: StartedRun) -> Job:
     return await running.mesh.jobs.wait(run.id, timeout=30)
 
 
-async def log_of(running: Running, run: StartedRun) -> list[str]:
+async def log_of(running: MeshWithJobs, run: StartedRun) -> list[str]:
     pieces = [piece async for piece in running.mesh.jobs.read_output(run.id)]
     assert not any(piece.gap_bytes for piece in pieces)
     lines = b"".join(piece.data for piece in pieces).decode().splitlines()
     return sorted(line.partition(" ")[2] for line in lines)
 
 
-async def holder(running: Running, run: StartedRun) -> str:
+async def holder(running: MeshWithJobs, run: StartedRun) -> str:
     return (await run.get()).coordinator
 
 
 @pytest.mark.contract("C31", "C36", "C37", "C44")
-async def test_a_started_run_is_found_followed_and_read_through_the_registry(running: Running) -> None:
+async def test_a_started_run_is_found_followed_and_read_through_the_registry(running: MeshWithJobs) -> None:
     mesh = running.mesh
     steps = [work(name) for name in ("a", "b", "c")]
     run = await mesh.start(steps, request_id="once")
@@ -109,7 +87,7 @@ async def test_a_started_run_is_found_followed_and_read_through_the_registry(run
 
 @pytest.mark.contract("C27", "C31", "C38")
 @pytest.mark.parametrize("through", ["the registry", "the coordinator", "dispose"])
-async def test_a_started_run_is_stopped_from_both_sides(running: Running, through: str) -> None:
+async def test_a_started_run_is_stopped_from_both_sides(running: MeshWithJobs, through: str) -> None:
     run = await running.mesh.start([work("a", seconds=60)])
     await until(lambda: begun(running.workspace), "the step runs")
     match through:
@@ -131,7 +109,7 @@ async def test_a_started_run_is_stopped_from_both_sides(running: Running, throug
 
 @pytest.mark.contract("C19", "C31", "C43", "F6")
 @pytest.mark.parametrize("how", ["killed", "drained"])
-async def test_a_started_run_outlives_its_coordinator(running: Running, how: str) -> None:
+async def test_a_started_run_outlives_its_coordinator(running: MeshWithJobs, how: str) -> None:
     steps = [work(name, seconds=0.2) for name in "abcdefgh"] + [work("long", seconds=6)]
     run = await running.mesh.start(steps)
     await until(lambda: ran(running.workspace).total() >= 4, "some steps have ended")
@@ -145,7 +123,7 @@ async def test_a_started_run_outlives_its_coordinator(running: Running, how: str
 
 
 @pytest.mark.contract("C31", "C38", "C42", "F6")
-async def test_a_run_goes_on_while_the_registry_is_away_and_settles_when_it_is_back(running: Running) -> None:
+async def test_a_run_goes_on_while_the_registry_is_away_and_settles_when_it_is_back(running: MeshWithJobs) -> None:
     run = await running.mesh.start([work(name, seconds=0.5) for name in "abc"])
     await running.registry.kill()
     async with asyncio.timeout(30):
@@ -166,11 +144,8 @@ async def test_a_run_goes_on_while_the_registry_is_away_and_settles_when_it_is_b
 async def test_a_stop_that_was_asked_for_while_the_coordinator_was_away_is_heard_by_the_next_one(
     tmp_path: Path,
 ) -> None:
-    async with (
-        registry_in(tmp_path) as registry,
-        coordinators(tmp_path, 1, registry=registry.address, placement=PATIENCE) as up,
-        Mesh(up.servers, registry=registry.address) as mesh,
-    ):
+    async with mesh_with_jobs(tmp_path, 1) as running:
+        mesh, up = running.mesh, running.coordinators
         run = await mesh.start([work("a", seconds=60)])
         await until(lambda: begun(up.workspace), "the step runs")
         await up.of("c1").kill()
@@ -183,7 +158,7 @@ async def test_a_stop_that_was_asked_for_while_the_coordinator_was_away_is_heard
 
 
 @pytest.mark.contract("C31", "C32")
-async def test_without_its_registry_nothing_is_started(running: Running) -> None:
+async def test_without_its_registry_nothing_is_started(running: MeshWithJobs) -> None:
     await running.registry.kill()
     with pytest.raises(Unavailable):
         await running.mesh.start([work("a")], request_id="r")
@@ -204,7 +179,7 @@ async def test_a_mesh_without_a_registry_refuses_to_start_runs(tmp_path: Path) -
 @pytest.mark.parametrize("seconds", [0.0, 0.015, 0.04])
 @pytest.mark.parametrize("victim", ["coordinators", "registry"])
 async def test_killed_at_any_moment_of_its_start_a_run_is_started_once(
-    running: Running, victim: str, seconds: float
+    running: MeshWithJobs, victim: str, seconds: float
 ) -> None:
     """Whatever the killed one had come to, asking again by the same request id gives one run, done once."""
     steps = [work("a"), work("b")]

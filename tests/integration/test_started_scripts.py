@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,12 @@ from fanfold.model.job import JobState
 from fanfold.model.run import EventDetail, RunEnded, RunState
 from fanfold.model.script import StopReason
 from fanfold.sdk.started import StartedWorkflow
-from support.coordinators import Coordinators, Registry, coordinators, registry_in
+from support.coordinators import MeshWithJobs, coordinators, mesh_with_jobs
 from support.mesh import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 META = {"name": "a-test", "description": "for tests"}
-PATIENCE = {"agent_unknown": 30.0, "unplaceable": 30.0}
 
 WORK = """
 const work = (x, end = `echo did ${x}`) => agent(`echo ${x} >> lines; ${end}`, {agent: 'shell', label: x});
@@ -42,17 +40,10 @@ return {{first, seen: [...seen, Math.random()], second: await wait('c'), last: a
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A mesh of processes."""
+class Running(MeshWithJobs):
+    """A mesh of processes, and what scripts do there."""
 
-    coordinators: Coordinators
-    registry: Registry
-    mesh: Mesh
-
-    @property
-    def workspace(self) -> Path:
-        return self.coordinators.workspace
+    __slots__ = ()
 
     def lines(self) -> list[str]:
         """What the steps have written."""
@@ -75,12 +66,8 @@ class Running:
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with (
-        registry_in(tmp_path) as registry,
-        coordinators(tmp_path, registry=registry.address, placement=PATIENCE) as up,
-        Mesh(up.servers, registry=registry.address) as mesh,
-    ):
-        yield Running(up, registry, mesh)
+    async with mesh_with_jobs(tmp_path) as up:
+        yield Running(up.coordinators, up.registry, up.mesh)
 
 
 async def log_of(mesh: Mesh, run: StartedWorkflow) -> list[str]:

@@ -128,6 +128,35 @@ async def coordinators(
         yield up
 
 
+PATIENCE = {"agent_unknown": 30.0, "unplaceable": 30.0}
+"""Coordinators that were started again wait for the node to find them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshWithJobs:
+    """A mesh of processes whose coordinators register jobs."""
+
+    coordinators: Coordinators
+    registry: Registry
+    mesh: Mesh
+
+    @property
+    def workspace(self) -> Path:
+        """What steps see."""
+        return self.coordinators.workspace
+
+
+@asynccontextmanager
+async def mesh_with_jobs(folder: Path, count: int = 2) -> AsyncIterator[MeshWithJobs]:
+    """A registry, `count` coordinators that know it, and a node, all in `folder`."""
+    async with (
+        registry_in(folder) as registry,
+        coordinators(folder, count, registry=registry.address, placement=PATIENCE) as up,
+        Mesh(up.servers, registry=registry.address) as mesh,
+    ):
+        yield MeshWithJobs(up, registry, mesh)
+
+
 async def _started(folder: Path, name: str, settings: dict[str, Any]) -> Child:
     short = {
         "name": name,

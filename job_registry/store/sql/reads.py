@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, false, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, true
 
 from fanfold.model.job import OutputPiece
 from fanfold.sql.instants import moment
@@ -15,6 +15,7 @@ from job_registry.store.sql.tables import (
     counters,
     has_request_id,
     identity,
+    is_there,
     is_unsettled,
     is_within,
     jobs,
@@ -22,8 +23,6 @@ from job_registry.store.sql.tables import (
     results,
 )
 from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Output
-
-_is_there = jobs.c.deleted == false()
 
 
 def store_id(transaction: Transaction) -> str:
@@ -58,7 +57,7 @@ def unsettled_output(transaction: Transaction) -> Output:
 
 def list_jobs(transaction: Transaction, query: JobQuery, before: int | None) -> Sequence[KeptJob]:
     """Jobs by descending number."""
-    page = select(jobs).where(_is_there, _matches(query)).order_by(jobs.c.number.desc()).limit(query.limit)
+    page = select(jobs).where(is_there, _matches(query)).order_by(jobs.c.number.desc()).limit(query.limit)
     return _many(transaction, page if before is None else page.where(jobs.c.number < before))
 
 

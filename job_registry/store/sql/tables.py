@@ -12,8 +12,10 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Table,
+    false,
     func,
     or_,
+    true,
 )
 
 from fanfold.sql.words import Words
@@ -49,6 +51,8 @@ jobs = Table(
 has_request_id = jobs.c.request_id != ""
 is_unsettled = jobs.c.settled_at.is_(None)
 is_settled = jobs.c.settled_at.is_not(None)
+is_there = jobs.c.deleted == false()
+is_deleted = jobs.c.deleted == true()
 
 Index("jobs_by_change", jobs.c.change, unique=True)
 Index(

@@ -6,14 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, false, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, select, update
 
 from fanfold.model.principal import outermost
 from fanfold.sql.instants import instant, micros
 from fanfold.sql.writer import Transaction
 from job_registry.states import Standing
 from job_registry.store.sql.rows import kept_job, new_row, standing_columns, with_source
-from job_registry.store.sql.tables import counters, is_settled, is_unsettled, is_within, jobs, output, results
+from job_registry.store.sql.tables import (
+    counters,
+    is_deleted,
+    is_settled,
+    is_there,
+    is_unsettled,
+    is_within,
+    jobs,
+    output,
+    results,
+)
 from job_registry.store.store import RESULT_PART_BYTES, KeptJob, NewJob, OutputWrite, Retention
 
 _is_this = jobs.c.number == bindparam("this")
@@ -24,8 +34,6 @@ _NEXT = _COUNT.returning(counters.c.value)
 _FIRST_SETTLED: Select[Any] = (
     select(jobs.c.number, jobs.c.change, jobs.c.settled_at).where(is_settled).order_by(jobs.c.change)
 )
-_is_there = jobs.c.deleted == false()
-_is_deleted = jobs.c.deleted == true()
 
 
 def take_number(transaction: Transaction) -> int:
@@ -103,8 +111,8 @@ def purge(transaction: Transaction, retention: Retention, limit: int) -> int:
         delete_job(transaction, row.number)
     if surplus:
         return len(surplus)
-    doomed = _beyond_of_all(transaction, _is_there, retention, limit)
-    doomed = doomed or _beyond_of_all(transaction, _is_deleted, retention, limit)
+    doomed = _beyond_of_all(transaction, is_there, retention, limit)
+    doomed = doomed or _beyond_of_all(transaction, is_deleted, retention, limit)
     if doomed:
         connection, numbers = transaction.connection, [row.number for row in doomed]
         _forget_contents(transaction, numbers)
@@ -131,14 +139,14 @@ def _beyond_of_all(
 def _beyond_of_owners(transaction: Transaction, retention: Retention, limit: int) -> Sequence[Row[Any]]:
     """Jobs of those who, with all who are nested in them, have too many."""
     counted: Counter[str] = Counter()
-    counts = select(jobs.c.owner, func.count().label("settled")).where(is_settled, _is_there).group_by(jobs.c.owner)
+    counts = select(jobs.c.owner, func.count().label("settled")).where(is_settled, is_there).group_by(jobs.c.owner)
     for row in transaction.connection.execute(counts):
         counted[outermost(row.owner)] += row.settled
     found: list[Row[Any]] = []
     for owner, settled in counted.items():
         much = min(settled - retention.settled_jobs_per_owner, limit - len(found))
         if much > 0:
-            found += transaction.connection.execute(_FIRST_SETTLED.where(is_within(owner), _is_there).limit(much)).all()
+            found += transaction.connection.execute(_FIRST_SETTLED.where(is_within(owner), is_there).limit(much)).all()
     return found
 
 
