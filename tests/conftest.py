@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.postgres import Server, running_server
+from support.unsteady import Unsteady
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,6 +15,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=_seeds, help="run these storms: 17, or 1-300")
     parser.addoption("--clis", metavar="DIR", help="also run the coding agents that are installed there")
     parser.addoption("--proxies", action="store_true", help="have storms take TCP proxies in any case")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Unsteady())
 
 
 def _seeds(text: str) -> tuple[int, int]:
