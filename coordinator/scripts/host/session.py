@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from coordinator.budget import TokenBudget
 from coordinator.combinators.runner import StepKey, StepRunner, run_to_end
@@ -21,49 +21,17 @@ from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.host.answers import NOBODY_SAYS_WHY, Answers, Diverged, Ended, fault_of, milliseconds
 from coordinator.scripts.host.calls import Call, CallTerms, Misuse, call_of, misused, place, printed
+from coordinator.scripts.host.ending import Ending, ending_of
 from coordinator.scripts.host.failures import Failures
-from coordinator.scripts.host.limits import MAX_LINES, MAX_VALUE_BYTES, ScriptLimits
+from coordinator.scripts.host.limits import MAX_LINES, ScriptLimits
 from coordinator.scripts.host.messages import NotOfPrelude, number_of, object_of, text_of
+from coordinator.scripts.host.told import Told
 from coordinator.scripts.host.watchdog import Watchdog
 from fanfold.errors import FanfoldError, InvalidArgument
 from fanfold.model.script import ScriptResult, StopReason
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepStarted
-from fanfold.parts import byte_size
-from fanfold.wire.step import json_to_text
 
 PROCESS_ENDED = "the script's process ended: it used more memory or processor time than a script may"
-
-
-class Told(Protocol):
-    """Hears what happens in a script's run. Nothing but `room` waits."""
-
-    def made(self, calls: int) -> None:
-        """The script has made so many calls."""
-        ...
-
-    def step(self, call: Call, event: StepEvent) -> None:
-        """Something happened to the step of a call."""
-        ...
-
-    def phase(self, title: str) -> None:
-        """The script entered a phase."""
-        ...
-
-    def log(self, message: str) -> None:
-        """The script wrote a line, or lost an item."""
-        ...
-
-    def settled(self, result: ScriptResult) -> None:
-        """What came of it. What it began may still be ending; nothing more is told of that."""
-        ...
-
-    async def room(self) -> None:
-        """Wait until whoever hears it all keeps up."""
-        ...
-
-    async def until_told(self) -> None:
-        """Wait until what was told so far cannot be lost any more."""
-        ...
 
 
 CheckSpec = Callable[[AgentStepSpec], Any]
@@ -85,16 +53,6 @@ class Setting:
     """The answers that it was given before, in this order (C29)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """How the run ends. `by_itself` says that the script came to its end, and was not stopped."""
-
-    stop_reason: StopReason
-    error: str = ""
-    value: Any = None
-    by_itself: bool = False
-
-
 class ScriptSession:
     """Carries a script out, once."""
 
@@ -105,7 +63,7 @@ class ScriptSession:
         self._slots = Slots(setting.runner.concurrency_hint)
         self._watchdog = Watchdog(setting.limits.turn_seconds, self._bark)
         self._failures = Failures()
-        self._ending: _Ending | None = None
+        self._ending: Ending | None = None
         self._is_settled = False
         self._calls: dict[int, _Running] = {}
         self._unchecked = 0
@@ -131,7 +89,7 @@ class ScriptSession:
                     await self._converse(tasks)
                     await self._until_checked()
                 except asyncio.CancelledError:
-                    self._latch(_Ending(StopReason.CANCELLED))
+                    self._latch(Ending(StopReason.CANCELLED))
                     raise
                 finally:
                     answering.cancel()
@@ -194,7 +152,7 @@ class ScriptSession:
                 if is_over:
                     self._answers.rests()
             case "done":
-                self._latch(_ending_of(frame))
+                self._latch(ending_of(frame))
             case _:
                 raise NotOfPrelude("t")
 
@@ -345,9 +303,9 @@ class ScriptSession:
         self._fail(f"the script computed for {self._setting.limits.turn_seconds:g} s without waiting for anything")
 
     def _fail(self, error: str) -> None:
-        self._latch(_Ending(StopReason.ERROR, printed(error)))
+        self._latch(Ending(StopReason.ERROR, printed(error)))
 
-    def _latch(self, ending: _Ending) -> None:
+    def _latch(self, ending: Ending) -> None:
         """The first one holds, whatever the script does; its process has nothing more to say."""
         if self._ending is None:
             self._ending = ending
@@ -371,7 +329,7 @@ class ScriptSession:
             )
         )
 
-    def _stop(self, running: _Running, ending: _Ending) -> None:
+    def _stop(self, running: _Running, ending: Ending) -> None:
         assert running.task is not None
         running.task.cancel()
         if running.is_started and not running.has_ended:
@@ -400,32 +358,6 @@ def _is_plain(ended: Ended) -> bool:
     """Whether a call was answered with what came of it, whether it had a schema or not."""
     outcome = ended.outcome
     return outcome.success and fault_of([outcome.output, outcome.structured]) is None
-
-
-def _ending_of(frame: Frame) -> _Ending:
-    """How the script says that it ended."""
-    kind = text_of(frame, "kind")
-    if kind == "value_ok" and "value" in frame:
-        return _returned(frame["value"])
-    error, line = text_of(frame, "error"), number_of(frame, "line")
-    match kind:
-        case "throw":
-            words = f"{place(line)}the script threw {error}"
-        case "value":
-            words = f"the return value must be JSON: {error}"
-        case "stalled":
-            words = error
-        case _:
-            return _Ending(StopReason.ERROR, printed(f"the script could not go on: {error}"))
-    return _Ending(StopReason.ERROR, printed(words), by_itself=True)
-
-
-def _returned(value: Any) -> _Ending:
-    size = byte_size(json_to_text(value))
-    if size > MAX_VALUE_BYTES:
-        error = f"the return value must be at most {MAX_VALUE_BYTES:,} bytes as JSON, not {size:,}"
-        return _Ending(StopReason.ERROR, error, by_itself=True)
-    return _Ending(StopReason.COMPLETED, value=value, by_itself=True)
 
 
 def _in_scripts_words(error: InvalidArgument) -> InvalidArgument:
