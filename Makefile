@@ -8,6 +8,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_CLIS := $(VENV)/clis/.installed
 INSTALLED_NODE := $(VENV)/node_client/.installed
+INSTALLED_PROMETHEUS := $(VENV)/prometheus/.installed
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clis lint format protos check-protos contract bench faults clean
@@ -18,7 +19,7 @@ help: ## List the targets
 run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, stop it
 	@$(BIN)/python -m examples.survey
 
-test: $(INSTALLED_DEV) $(INSTALLED_NODE) ## Run all tests; those that start no processes WORKERS at a time (2)
+test: $(INSTALLED_DEV) $(INSTALLED_NODE) $(INSTALLED_PROMETHEUS) ## Run all tests; those that start no processes WORKERS at a time (2)
 	@$(BIN)/python -m pytest -m 'not process' --numprocesses $(WORKERS) --dist loadfile; without=$$?; \
 	$(BIN)/python -m pytest -m process --reruns 1 --rerun-exclude-path tests/faults; with=$$?; \
 	test $$without = 0 || echo 'Failed: tests that start no processes, see above.'; \
@@ -77,6 +78,15 @@ $(INSTALLED_NODE): tests/e2e/node_client/package.json $(INSTALLED_DEV)
 	@mkdir -p $(@D) && cp $< $(@D)
 	@$(NPM) --prefix $(@D) install --silent --no-package-lock --no-audit --no-fund --ignore-scripts
 	@touch $@
+
+# Debian's package, unpacked and not installed, which takes no rights; the lists of packages may take root's to be had.
+# Where there is none, and no other Prometheus, the tests that need it are skipped and say so.
+$(INSTALLED_PROMETHEUS):
+	@mkdir -p $(@D)
+	@cd $(@D) && if command -v prometheus promtool >/dev/null; then touch .installed; \
+		elif { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } >apt.log 2>&1 \
+			&& dpkg-deb -x prometheus_*.deb .; then rm -f prometheus_*.deb apt.log && touch .installed; \
+		else echo "Prometheus cannot be had here (see $(@D)/apt.log): the tests of metrics and alerts with it are skipped."; fi
 
 # More than a gigabyte, half a minute. What cannot be had is skipped by its tests, which say so.
 $(INSTALLED_CLIS): tests/clis/package.json $(INSTALLED_DEV)

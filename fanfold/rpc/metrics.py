@@ -1,51 +1,86 @@
-"""Names, help texts and labels of the RPC metrics."""
+"""The metrics that all services have: build, calls, authentication, certificates, databases, and the process itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
+from fanfold.measures import LASTING, QUICK, SIZES, Spreads, Tally, counter, gauge, histogram
 from fanfold.rpc.call import Method
+from fanfold.rpc.families import numbers, spreads
 
-HANDLED = "fanfold_rpc_handled_total"
-SECONDS = "fanfold_rpc_seconds"
-IN_FLIGHT = "fanfold_rpc_in_flight"
+_METHOD = {"grpc_service": "the service's own, `unknown`", "grpc_method": "its methods, `unknown`"}
+_DATABASE = {"database": "`journal` or `job store`"}
 
-_METHOD = ("grpc_service", "grpc_method")
-# From a call that only answers to a stream that lasts half an hour.
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+BUILD_INFO = gauge("fanfold_build_info", "Always 1; its labels tell what runs.", version="fanfold's", python="Python's")
+RPC_HANDLED = counter("fanfold_rpc_handled_total", "Calls that ended, by status code.", **_METHOD, code="those of gRPC")
+RPC_SECONDS = histogram(
+    "fanfold_rpc_duration_seconds", LASTING, "How long calls lasted, streams to their end.", **_METHOD
+)
+RPC_IN_FLIGHT = gauge("fanfold_rpc_in_flight", "Calls that run now.", **_METHOD)
+AUTHENTICATION_FAILURES = counter(
+    "fanfold_authentication_failures_total",
+    "Calls that were refused because nobody who is known makes them (unauthenticated) or because of the caller's roles"
+    " (forbidden), and calls that were ended because what they had shown was valid no more (expired, revoked).",
+    reason=("unauthenticated", "forbidden", "expired", "revoked"),
+)
+CERTIFICATE_EXPIRY = gauge(
+    "fanfold_certificate_expiry_timestamp_seconds",
+    "When the first of the certificates in a file expires, in seconds since 1970.",
+    use="`server`, `client_ca` (settings `tls`), `client`, `server_ca` (settings `client`); those that are set",
+)
+
+DATABASE_SECONDS = histogram(
+    "fanfold_database_transaction_duration_seconds",
+    QUICK,
+    "How long writing transactions took, from their beginning until they were durable.",
+    **_DATABASE,
+)
+DATABASE_OPERATIONS = histogram(
+    "fanfold_database_transaction_operations",
+    SIZES,
+    "Operations that shared a transaction (group commit).",
+    **_DATABASE,
+)
+DATABASE_ERRORS = counter(
+    "fanfold_database_errors_total", "Writing transactions that failed, with all of their operations.", **_DATABASE
+)
+DATABASE_WAITING = gauge("fanfold_database_waiting_operations", "Operations that wait to be written.", **_DATABASE)
+
+PROCESS = (
+    gauge("process_resident_memory_bytes", "Memory of the service's process, without its children."),
+    gauge("process_virtual_memory_bytes", "Its virtual memory."),
+    counter("process_cpu_seconds_total", "Its CPU time, without its children."),
+    gauge("process_start_time_seconds", "When it started, in seconds since 1970."),
+    gauge("process_open_fds", "File descriptors that it has open."),
+    gauge("process_max_fds", "File descriptors that it may have open."),
+)
 
 
-class RpcMetrics:
+class RpcMetrics(Collector):
     """How many calls, how long, how they ended. Labels are bounded: all unknown methods share "unknown"."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._handled = Counter(HANDLED, "Calls that ended, by status code.", (*_METHOD, "code"), registry=registry)
-        self._seconds = Histogram(
-            SECONDS, "How long calls lasted, streams to their end.", _METHOD, registry=registry, buckets=_BUCKETS
-        )
-        self._in_flight = Gauge(IN_FLIGHT, "Calls that run now.", _METHOD, registry=registry)
-        # To look labels up in the library costs as much as all the rest that surrounds a call.
-        self._begun: dict[tuple[str, str], Gauge] = {}
-        self._ended: dict[tuple[str, str, grpc.StatusCode], tuple[Gauge, Histogram, Counter]] = {}
+        self._handled, self._in_flight = Tally(), Tally()
+        self._seconds = Spreads(RPC_SECONDS.buckets)
+        registry.register(self)
 
     def began(self, method: Method) -> None:
         """A call began."""
-        key = (method.service, method.name)
-        if key not in self._begun:
-            self._begun[key] = self._in_flight.labels(*key)
-        self._begun[key].inc()
+        self._in_flight[method.service, method.name] += 1
 
     def ended(self, method: Method, code: grpc.StatusCode, seconds: float) -> None:
         """A call ended with `code` after `seconds`."""
-        key = (method.service, method.name, code)
-        if key not in self._ended:
-            self._ended[key] = (
-                self._in_flight.labels(*key[:2]),
-                self._seconds.labels(*key[:2]),
-                self._handled.labels(*key[:2], code.name),
-            )
-        in_flight, lasted, handled = self._ended[key]
-        in_flight.dec()
-        lasted.observe(seconds)
-        handled.inc()
+        self._in_flight[method.service, method.name] -= 1
+        self._handled[method.service, method.name, code.name] += 1
+        self._seconds[method.service, method.name].add(seconds)
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics as they are now."""
+        yield numbers(RPC_HANDLED, self._handled)
+        yield spreads(RPC_SECONDS, self._seconds)
+        yield numbers(RPC_IN_FLIGHT, self._in_flight)

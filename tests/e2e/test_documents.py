@@ -47,7 +47,7 @@ from fanfold.sdk.parallel import ParallelRun
 from fanfold.sdk.pipeline import PipelineRun
 from fanfold.sdk.run import MeshRun
 from support.mesh import until, until_ready
-from tools import configuration
+from tools import configuration, metrics
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [
@@ -60,6 +60,7 @@ DOCUMENTS = [
     "docs/clients.md",
     "docs/configuration.md",
     "docs/jobs.md",
+    "docs/metrics.md",
     "docs/runs.md",
     "docs/pipelines.md",
     "docs/scripts.md",
@@ -328,6 +329,10 @@ def test_the_sample_agents_can_be_offered() -> None:
 
 def test_the_page_of_settings_is_what_the_settings_are() -> None:
     assert configuration.PAGE.read_text() == configuration.render(), "run `python -m tools.configuration`"
+
+
+def test_the_page_of_metrics_is_what_the_services_declare() -> None:
+    assert metrics.PAGE.read_text() == metrics.render(), "run `python -m tools.metrics`"
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -454,13 +454,13 @@ async def test_the_registry_tells_its_numbers(registry: Registry) -> None:
         return text.splitlines()
 
     wanted = {
-        'fanfold_live_jobs{state="running"} 1.0',
-        'fanfold_live_jobs{state="stopping"} 1.0',
-        'fanfold_settled_jobs_total{state="failed"} 1.0',
-        "fanfold_producers 1.0",
-        "fanfold_output_bytes_total 5.0",
-        "fanfold_output_held_bytes 5.0",
-        "fanfold_output_dropped_bytes_total 0.0",
+        'fanfold_registry_jobs{kind="test",state="running"} 1.0',
+        'fanfold_registry_jobs{kind="test",state="stopping"} 1.0',
+        'fanfold_registry_producers{state="there"} 1.0',
+        'fanfold_registry_producers{state="away"} 1.0',
+        "fanfold_registry_output_bytes_total 5.0",
+        "fanfold_registry_output_held_bytes 5.0",
+        "fanfold_registry_output_dropped_bytes_total 0.0",
     }
     async with asyncio.timeout(DEADLINE):
         while missing := wanted - set(await scrape()):

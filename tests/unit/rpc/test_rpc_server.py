@@ -111,8 +111,8 @@ async def test_metrics_count_time_and_label_calls() -> None:
         assert up.metric("fanfold_rpc_handled_total", **describe, code="OK") == 2
         assert up.metric("fanfold_rpc_handled_total", **describe, code="INVALID_ARGUMENT") == 1
         assert up.metric("fanfold_rpc_handled_total", **unknown, code="UNIMPLEMENTED") == 5
-        assert up.metric("fanfold_rpc_seconds_count", **describe) == 3
-        assert 0 < (up.metric("fanfold_rpc_seconds_sum", **describe) or 0) < 5
+        assert up.metric("fanfold_rpc_duration_seconds_count", **describe) == 3
+        assert 0 < (up.metric("fanfold_rpc_duration_seconds_sum", **describe) or 0) < 5
         assert up.metric("fanfold_rpc_in_flight", **describe) == 0
         assert up.metric("fanfold_rpc_in_flight", **_labels("Link")) == 1
         assert "made.up" not in repr(list(up.registry.collect()))
