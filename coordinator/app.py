@@ -44,6 +44,7 @@ from fanfold.ports import AgentExecutor
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
+from fanfold.sql.metrics import DatabaseCollector, DatabaseCounts
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +71,10 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         executors = _executors(config, nodes, validator)
         forwarding = await stack.enter_async_context(Forwarding(credentials))
         scripts = await _scripts(config.scripts, checks, stack)
-        durable = await _durable_runs(config, executors, nodes, checks, scripts, stack)
+        database = DatabaseCounts()
+        durable = await _durable_runs(config, executors, nodes, checks, scripts, stack, database)
+        if durable is not None:
+            DatabaseCollector(database, registry)
         runs = Runs(executors, checks, durable, scripts)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
@@ -98,10 +102,11 @@ async def _durable_runs(
     checks: RequestChecks,
     scripts: ScriptRuns,
     stack: AsyncExitStack,
+    database: DatabaseCounts,
 ) -> DurableRuns | None:
     """The journaled runs, if a journal is configured (C17)."""
     kept = config.journal
-    journal = await stack.enter_async_context(open_journal(kept))
+    journal = await stack.enter_async_context(open_journal(kept, database))
     if journal is None:
         return None
     jobs = await _jobs(config, stack)

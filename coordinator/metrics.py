@@ -10,12 +10,12 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.placement.nodes import Nodes
+from fanfold.families import numbers
 from fanfold.measures import LASTING, LONG, QUICK, SIZES, counter, gauge, histogram
 from fanfold.model.node import NodeState
 from fanfold.model.run import RunKind
 from fanfold.model.step import FailureCode
 from fanfold.ports import RejectionReason
-from fanfold.rpc.families import numbers
 
 _KIND = {"kind": tuple(RunKind)}
 _WAITS_ON = {"on": ("place", "node", "quota", "tokens", "retry", "caller", "journal", "registry")}

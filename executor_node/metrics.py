@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from fanfold.families import number
 from fanfold.measures import LONG, SIZES, counter, gauge, histogram
 from fanfold.model.node import NodeStatus
 from fanfold.ports import RejectionReason
-from fanfold.rpc.families import number
 
 _AGENT = {"agent": "the agents that the node offers or has offered, at most 100 of them; `other`"}
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from fanfold.background import background
 from fanfold.rpc.serving import Serving, serving
+from fanfold.sql.metrics import DatabaseCollector, DatabaseCounts
 from job_registry.config import JobRegistryConfig
 from job_registry.jobs import Jobs
 from job_registry.keeping import keep_deadlines, keep_output, keep_retention
@@ -29,8 +30,11 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
     """
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(config.store))
-        if not (config.store.path or config.store.url):
+        counts = DatabaseCounts()
+        store = await stack.enter_async_context(open_store(config.store, counts))
+        if config.store.is_set:
+            DatabaseCollector(counts, registry)
+        else:
             _log.warning("jobs are kept in memory: they end with this process, and with them the runs that are jobs")
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)

@@ -17,6 +17,7 @@ from fanfold.model.job import JobState
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
 from job_registry.config import JobRegistryConfig
+from job_registry.counts import Counts
 from job_registry.finishing import Finishing
 from job_registry.limits import Capacity, ResultsUnderWay
 from job_registry.live import LiveJob, Producer, revived
@@ -48,7 +49,7 @@ class Jobs:
         self.capacity = Capacity(config.limits)
         self.results = ResultsUnderWay(config.limits)
         self.output = LiveOutput(store, config.output, self.changed)
-        self.settlements = dict.fromkeys((JobState.COMPLETED, JobState.KILLED, JobState.FAILED), 0)
+        self.counts = Counts()
         self._live: dict[int, LiveJob] = {}
         self._doubtful: set[int] = set()
         self._finishing = Finishing()
@@ -103,6 +104,7 @@ class Jobs:
         if kept.number == new.number:
             rings = [Ring(source, self.config.output.live_bytes) for source in kept.sources]
             self._enter(LiveJob(kept, rings, away_since=self.now()))
+            self.counts.note_registered(kept)
             self.changed.ring()
         return kept
 
@@ -193,6 +195,7 @@ class Jobs:
                 self._doubtful.discard(number)
                 if kept is not None and not kept.state.is_settled and number not in self._live:
                     self._enter(revived(kept, {}, self.config.output.live_bytes, away_since=self.now()))
+                    self.counts.note_registered(kept)
 
     async def delete(self, kept: KeptJob) -> None:
         """Delete a settled job. Idempotent. Raises FailedPrecondition if it is not settled."""
@@ -216,7 +219,7 @@ class Jobs:
         del self._live[live.number]
         self.capacity.give(counted_by(live.kept))
         self.output.leave(live)
-        self.settlements[live.kept.state] += 1
+        self.counts.note_settled(live.kept)
         live.ended.set()
         live.moved.ring()
         self.changed.ring()

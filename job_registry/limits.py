@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
+from fanfold.measures import Tally
 from fanfold.model.job import JobSpec
 from fanfold.model.principal import outermost
 from fanfold.model.validation import parse_line
@@ -71,14 +72,16 @@ class Capacity:
         self._limits = limits
         self._taken: Counter[str] = Counter()
         self._total = 0
+        self.refused = Tally()
+        """How often there was no room, by the limit."""
 
     def _check(self, principal: str) -> None:
         """Raise ResourceExhausted if there is no room for one more."""
         limits, root = self._limits, outermost(principal)
         if self._total >= limits.live_jobs:
-            raise _exhausted("there are", "live_jobs", limits.live_jobs)
+            raise self._exhausted("there are", "live_jobs", limits.live_jobs)
         if self._taken[root] >= limits.live_jobs_per_owner:
-            raise _exhausted(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)
+            raise self._exhausted(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)
 
     @contextmanager
     def reserved(self, principal: str) -> Iterator[None]:
@@ -102,6 +105,14 @@ class Capacity:
         self._taken[root] -= 1
         if not self._taken[root]:
             del self._taken[root]
+
+    def _exhausted(self, who: str, name: str, limit: int) -> ResourceExhausted:
+        self.refused[name,] += 1
+        return ResourceExhausted(
+            f"{who} as many live jobs as may be: the limit {name} is {limit:,}",
+            reason="TOO_MANY_JOBS",
+            retry_delay=TRY_AGAIN_SECONDS,
+        )
 
 
 class ResultsUnderWay:
@@ -137,11 +148,3 @@ class ResultsUnderWay:
             self._held[root] -= mine
             if not self._held[root]:
                 del self._held[root]
-
-
-def _exhausted(who: str, name: str, limit: int) -> ResourceExhausted:
-    return ResourceExhausted(
-        f"{who} as many live jobs as may be: the limit {name} is {limit:,}",
-        reason="TOO_MANY_JOBS",
-        retry_delay=TRY_AGAIN_SECONDS,
-    )

@@ -8,11 +8,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fanfold.measures import LONG, Tally, counter, gauge, histogram
-from fanfold.rpc.families import number, numbers
+from fanfold.families import number, numbers, spreads
+from fanfold.measures import LONG, OTHER, Tally, counter, gauge, histogram
+from job_registry.counts import MAX_KINDS
 from job_registry.jobs import Jobs
 
-_KIND = {"kind": "the first 50 kinds of jobs that come; `other`"}
+_KIND = {"kind": f"the first {MAX_KINDS} kinds that come, `{OTHER}`"}
 
 JOBS = gauge("fanfold_registry_jobs", "Jobs that are not settled.", **_KIND, state="`running` or `stopping`")
 JOBS_LIMIT = gauge("fanfold_registry_jobs_limit", "Jobs that may be there at once (`limits.live_jobs`).")
@@ -61,10 +62,23 @@ class JobCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The metrics as they are now."""
-        jobs, live = self._jobs, self._jobs.all_live
-        yield numbers(JOBS, Tally((each.kept.kind, each.kept.state.value) for each in live))
-        there = sum(each.producer is not None for each in live)
-        yield numbers(PRODUCERS, {("there",): there, ("away",): len(live) - there})
+        jobs, counts = self._jobs, self._jobs.counts
+        yield from self._live()
+        yield number(JOBS_LIMIT, jobs.config.limits.live_jobs)
+        yield numbers(REGISTERED, counts.registered)
+        yield numbers(SETTLED, counts.settled)
+        yield spreads(JOB_SECONDS, counts.seconds)
+        yield numbers(REFUSED, jobs.capacity.refused)
+        yield numbers(GIVEN_UP, counts.given_up)
         yield number(OUTPUT_BYTES, jobs.output.received)
         yield number(DROPPED_BYTES, jobs.output.dropped)
         yield number(HELD_BYTES, jobs.output.held)
+
+    def _live(self) -> Iterable[Metric]:
+        live, now = self._jobs.all_live, self._jobs.now()
+        kinds = self._jobs.counts.kinds
+        yield numbers(JOBS, Tally((kinds[each.kept.kind], each.kept.state.value) for each in live))
+        away = [now - each.away_since for each in live if each.producer is None]
+        yield numbers(PRODUCERS, {("there",): len(live) - len(away), ("away",): len(away)})
+        stopping = [now - each.stop_told for each in live if each.stop_told is not None]
+        yield numbers(LONGEST_WAIT, {("producer",): max(away, default=0.0), ("stop",): max(stopping, default=0.0)})

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 
 from fanfold.errors import FailedPrecondition
+from fanfold.sql.metrics import DatabaseCounts
 from fanfold.sql.opening import open_database
 from fanfold.sql.settings import DatabaseSettings
 from job_registry.store import migrations
@@ -19,10 +20,10 @@ from job_registry.store.store import JobStore
 
 
 @asynccontextmanager
-async def open_store(settings: DatabaseSettings) -> AsyncIterator[JobStore]:
+async def open_store(settings: DatabaseSettings, counts: DatabaseCounts | None = None) -> AsyncIterator[JobStore]:
     """The store in a database, made or brought up to date first; in memory if there is to be none.
 
-    Leaving it waits for all that it was asked to do.
+    Leaving it waits for all that it was asked to do. `counts` is what its writer counts with.
 
     Raises:
         FailedPrecondition: it cannot be opened, another registry has it, or a newer release has written it; says why.
@@ -31,7 +32,9 @@ async def open_store(settings: DatabaseSettings) -> AsyncIterator[JobStore]:
         yield MemoryJobStore()
         return
     with _held_alone(Path(settings.path)) if settings.path else nullcontext():
-        database = await asyncio.to_thread(open_database, settings, STORE, migrations, SCHEMA, alone=True)
+        database = await asyncio.to_thread(
+            open_database, settings, STORE, migrations, SCHEMA, counts=counts, alone=True
+        )
         async with sql_store(database) as store:
             yield store
 

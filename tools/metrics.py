@@ -10,6 +10,7 @@ from types import ModuleType
 import coordinator.metrics
 import executor_node.metrics
 import fanfold.rpc.metrics
+import fanfold.sql.metrics
 import job_registry.metrics
 from fanfold.measures import Measure, Values
 
@@ -17,6 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 SECTIONS: dict[str, ModuleType] = {
     "Every service": fanfold.rpc.metrics,
+    "Every service with a database": fanfold.sql.metrics,
     "Coordinator": coordinator.metrics,
     "Executor node": executor_node.metrics,
     "Job registry": job_registry.metrics,
@@ -28,7 +30,7 @@ _HEAD = """\
 Each service tells its metrics at `/metrics` of its `metrics_listen` ([configuration](configuration.md)), in the text
 format of Prometheus. Counters begin at 0 with the process. Where the table lists a label's values, each of them has a
 series from the beginning; elsewhere a series comes with what it first counts. Times are in seconds and sizes in bytes.
-Services without a database tell no `fanfold_database_*`, and coordinators without a journal nothing of one.
+Coordinators without a journal tell nothing of one.
 
 No label tells what callers make up: names that are not known beforehand are told apart up to a number, and all further
 ones are `other`. Principals, runs, workflows and jobs are in no label; the log and `fanfold runs`, `fanfold jobs` have

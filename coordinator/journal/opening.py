@@ -14,14 +14,17 @@ from coordinator.journal.journal import Journal, Retention
 from coordinator.journal.payloads import LocalObjects, NoObjects
 from coordinator.journal.sql.journal import sql_journal
 from coordinator.journal.sql.schema import JOURNAL, SCHEMA
+from fanfold.sql.metrics import DatabaseCounts
 from fanfold.sql.opening import open_database
 
 
 @asynccontextmanager
-async def open_journal(settings: JournalSettings) -> AsyncIterator[Journal | None]:
+async def open_journal(
+    settings: JournalSettings, counts: DatabaseCounts | None = None
+) -> AsyncIterator[Journal | None]:
     """The journal, made or brought up to date first; None if there is to be none (C17).
 
-    Leaving it waits for all that it was asked to do.
+    Leaving it waits for all that it was asked to do. `counts` is what its writer counts with.
 
     Raises:
         FailedPrecondition: it cannot be opened, or a newer release has written it; says why.
@@ -32,7 +35,7 @@ async def open_journal(settings: JournalSettings) -> AsyncIterator[Journal | Non
     folder = settings.objects or (f"{settings.path}.objects" if settings.path else "")
     objects = LocalObjects(Path(folder)) if folder else NoObjects()
     inline_bytes = settings.inline_bytes if folder else sys.maxsize
-    database = await asyncio.to_thread(open_database, settings, JOURNAL, migrations, SCHEMA)
+    database = await asyncio.to_thread(open_database, settings, JOURNAL, migrations, SCHEMA, counts=counts)
     async with sql_journal(database, objects, inline_bytes=inline_bytes) as journal:
         yield journal
 

@@ -1,4 +1,4 @@
-"""The metrics that all services have: build, calls, authentication, certificates, databases, and the process itself."""
+"""The metrics that all services have: build, calls, authentication, certificates, and the process itself."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fanfold.measures import LASTING, QUICK, SIZES, Spreads, Tally, counter, gauge, histogram
+from fanfold.families import numbers, spreads
+from fanfold.measures import LASTING, Spreads, Tally, counter, gauge, histogram
 from fanfold.rpc.call import Method
-from fanfold.rpc.families import numbers, spreads
 
 _METHOD = {"grpc_service": "the service's own, `unknown`", "grpc_method": "its methods, `unknown`"}
-_DATABASE = {"database": "`journal` or `job store`"}
 
 BUILD_INFO = gauge("fanfold_build_info", "Always 1; its labels tell what runs.", version="fanfold's", python="Python's")
 RPC_HANDLED = counter("fanfold_rpc_handled_total", "Calls that ended, by status code.", **_METHOD, code="those of gRPC")
@@ -33,23 +32,6 @@ CERTIFICATE_EXPIRY = gauge(
     "When the first of the certificates in a file expires, in seconds since 1970.",
     use="`server`, `client_ca` (settings `tls`), `client`, `server_ca` (settings `client`); those that are set",
 )
-
-DATABASE_SECONDS = histogram(
-    "fanfold_database_transaction_duration_seconds",
-    QUICK,
-    "How long writing transactions took, from their beginning until they were durable.",
-    **_DATABASE,
-)
-DATABASE_OPERATIONS = histogram(
-    "fanfold_database_transaction_operations",
-    SIZES,
-    "Operations that shared a transaction (group commit).",
-    **_DATABASE,
-)
-DATABASE_ERRORS = counter(
-    "fanfold_database_errors_total", "Writing transactions that failed, with all of their operations.", **_DATABASE
-)
-DATABASE_WAITING = gauge("fanfold_database_waiting_operations", "Operations that wait to be written.", **_DATABASE)
 
 PROCESS = (
     gauge("process_resident_memory_bytes", "Memory of the service's process, without its children."),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from fanfold.errors import Unavailable
+from fanfold.sql.metrics import DatabaseCounts
 
 READERS = 4
 """Connections that read at the same time, beside the one that writes."""
@@ -38,6 +39,7 @@ class Database:
     where: str
     contents: Contents
     _now: str
+    counts: DatabaseCounts = field(default_factory=DatabaseCounts)
 
     def now(self, connection: Connection) -> int:
         """The database's time."""

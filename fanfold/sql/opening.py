@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fanfold.errors import FailedPrecondition
 from fanfold.sql.database import Contents, Database, words_of
+from fanfold.sql.metrics import DatabaseCounts
 from fanfold.sql.migration import migrate
 from fanfold.sql.postgres import postgres_database
 from fanfold.sql.settings import DatabaseSettings
@@ -19,23 +21,34 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 def open_database(
-    settings: DatabaseSettings, contents: Contents, steps: ModuleType, schema: str, *, alone: bool = False
+    settings: DatabaseSettings,
+    contents: Contents,
+    steps: ModuleType,
+    schema: str,
+    *,
+    counts: DatabaseCounts | None = None,
+    alone: bool = False,
 ) -> Database:
     """The database in a file or at an address, made or brought up to date first; blocks.
 
-    With `alone`, one process at a time can write to a database at an address.
+    With `alone`, one process at a time can write to a database at an address. `counts` is what its writer counts with.
 
     Raises:
         FailedPrecondition: it cannot be opened, or a newer release has written it; says why.
     """
-    if not settings.url:
-        path = Path(settings.path)
-        return _opened(lambda: sqlite_database(path, contents), settings.path, contents, steps, schema)
+    if settings.url:
+        where = settings.url
 
-    def at_address() -> Database:
-        return postgres_database(settings.url, contents, password_file=settings.password_file, alone=alone)
+        def make() -> Database:
+            return postgres_database(settings.url, contents, password_file=settings.password_file, alone=alone)
+    else:
+        where = settings.path
 
-    return _opened(at_address, settings.url, contents, steps, schema)
+        def make() -> Database:
+            return sqlite_database(Path(settings.path), contents)
+
+    database = _opened(make, where, contents, steps, schema)
+    return database if counts is None else replace(database, counts=counts)
 
 
 def _opened(make: Callable[[], Database], where: str, contents: Contents, steps: ModuleType, schema: str) -> Database:

@@ -69,6 +69,7 @@ class Writer:
 
     def __init__(self, database: Database, queue_bytes: int = QUEUE_BYTES) -> None:
         self._database = database
+        self._counts = database.counts
         self._room = Room(queue_bytes)
         self._queue: deque[_Queued] = deque()
         self._urgent: deque[_Queued] = deque()
@@ -107,6 +108,7 @@ class Writer:
                 raise self._database.closed()
             (self._urgent if urgent else self._queue).append(queued)
             self._changed.notify()
+        self._counts.waiting += 1
         return queued.done
 
     # In the thread.
@@ -146,6 +148,7 @@ class Writer:
             except Exception as error:
                 if is_conflict(error) and (attempt := attempt + 1) < ATTEMPTS:
                     continue
+                self._counts.errors += 1
                 _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
                 if self._connection is not None:
                     self._connection.invalidate()
@@ -155,6 +158,7 @@ class Writer:
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         results: list[Any] = []
+        began = time.monotonic()
         if self._connection is None:
             self._connection = self._database.writer.connect()
         with self._connection.begin():
@@ -164,11 +168,14 @@ class Writer:
                 results.append(_perform(operation, transaction, self._database.contents))
                 if self._urgent or time.monotonic() > until:
                     break
+        self._counts.seconds.add(time.monotonic() - began)
+        self._counts.operations.add(len(results))
         return results
 
     # In the event loop.
 
     def _settle(self, group: list[_Queued], results: list[Any]) -> None:
+        self._counts.waiting -= len(group)
         for queued, result in zip(group, results, strict=True):
             self._room.give(queued.size)
             if queued.done.done():  # its caller was cancelled

@@ -456,6 +456,9 @@ async def test_the_registry_tells_its_numbers(registry: Registry) -> None:
     wanted = {
         'fanfold_registry_jobs{kind="test",state="running"} 1.0',
         'fanfold_registry_jobs{kind="test",state="stopping"} 1.0',
+        'fanfold_registry_jobs_registered_total{kind="test"} 3.0',
+        'fanfold_registry_jobs_settled_total{kind="test",state="failed"} 1.0',
+        'fanfold_registry_job_duration_seconds_count{kind="test"} 1.0',
         'fanfold_registry_producers{state="there"} 1.0',
         'fanfold_registry_producers{state="away"} 1.0',
         "fanfold_registry_output_bytes_total 5.0",
