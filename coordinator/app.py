@@ -85,6 +85,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
                 [service(runs, checks, nodes, forwarding)],
                 config,
                 registry=registry,
+                client=config.client,
                 hand_over=durable.holding.hand_over if durable else None,
                 step_bytes=config.limits.step_bytes,
             )

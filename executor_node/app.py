@@ -91,6 +91,7 @@ async def running(
                 [service(servicer, direct_callers=config.direct_callers)],
                 config,
                 registry=registry,
+                client=config.client,
                 step_bytes=config.step.prompt_bytes,
                 finish=finish,
             )

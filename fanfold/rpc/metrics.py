@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 
 import grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+import fanfold
 from fanfold.families import numbers, spreads
 from fanfold.measures import LASTING, Spreads, Tally, counter, gauge, histogram
+from fanfold.rpc.auth.settings import ClientSettings, TlsSettings
 from fanfold.rpc.call import Method
+from fanfold.rpc.files import Watched
+from fanfold.rpc.pem import first_expiry
 
 _METHOD = {"grpc_service": "the service's own, `unknown`", "grpc_method": "its methods, `unknown`"}
 
@@ -46,7 +51,8 @@ PROCESS = (
 class RpcMetrics(Collector):
     """How many calls, how long, how they ended. Labels are bounded: all unknown methods share "unknown"."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, refused: Tally) -> None:
+        self._refused = refused
         self._handled, self._in_flight = Tally(), Tally()
         self._seconds = Spreads(RPC_SECONDS.buckets)
         registry.register(self)
@@ -66,3 +72,30 @@ class RpcMetrics(Collector):
         yield numbers(RPC_HANDLED, self._handled)
         yield spreads(RPC_SECONDS, self._seconds)
         yield numbers(RPC_IN_FLIGHT, self._in_flight)
+        yield numbers(AUTHENTICATION_FAILURES, self._refused)
+
+
+class ServiceCollector(Collector):
+    """Tells what runs, and when the certificates expire that the settings name.
+
+    Raises:
+        InvalidArgument: there are none in one of the files.
+    """
+
+    def __init__(self, tls: TlsSettings, client: ClientSettings, registry: CollectorRegistry) -> None:
+        files = {
+            "server": ("tls.certificate", tls.certificate),
+            "client_ca": ("tls.client_ca", tls.client_ca),
+            "client": ("client.certificate", client.certificate),
+            "server_ca": ("client.ca", client.ca),
+        }
+        self._expiries = {
+            use: Watched([path], first_expiry, field=field) for use, (field, path) in files.items() if path is not None
+        }
+        registry.register(self)
+        ProcessCollector(registry=registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics as they are now."""
+        yield numbers(BUILD_INFO, {(fanfold.__version__, platform.python_version()): 1})
+        yield numbers(CERTIFICATE_EXPIRY, {(use,): expiry.fresh() for use, expiry in self._expiries.items()})

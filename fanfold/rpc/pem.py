@@ -27,3 +27,13 @@ def refuse_no_certificates(pem: bytes) -> None:
         load_pem_x509_certificates(pem)
     except ValueError:
         raise InvalidArgument("must be CA certificates, in PEM") from None
+
+
+def first_expiry(pem: bytes) -> float:
+    """When the first of the certificates expires, in seconds since 1970. Raises InvalidArgument if there is none."""
+    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 - only for TLS
+
+    try:
+        return min(each.not_valid_after_utc.timestamp() for each in load_pem_x509_certificates(pem))
+    except ValueError:
+        raise InvalidArgument("must be certificates, in PEM") from None

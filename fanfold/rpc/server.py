@@ -94,8 +94,8 @@ class GrpcServer:
         self._doors = doors_of(Address(host, port), tls, open_to_all=authenticator is None)
         self._services = services
         self._max_request_bytes = max_request_bytes
-        self._metrics = RpcMetrics(registry or CollectorRegistry())
         self._guard = Guard({service.name: service.policy for service in services}, authenticator)
+        self._metrics = RpcMetrics(registry or CollectorRegistry(), self._guard.refused)
         self._health = Health([service.name for service in services])
         self._running = RunningCalls(
             attendants=ATTENDANTS,

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry
 from fanfold.errors import InvalidArgument
 from fanfold.rpc.addresses import Address, parse_address
 from fanfold.rpc.auth.known import known_callers
-from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
+from fanfold.rpc.auth.settings import NO_CLIENT, AuthSettings, ClientSettings, TlsSettings
 from fanfold.rpc.exposition import Exposition
+from fanfold.rpc.metrics import ServiceCollector
 from fanfold.rpc.server import MAX_REQUEST_BYTES, GrpcServer, Service
 
 Finish = Callable[[float], Awaitable[None]]
@@ -86,10 +87,12 @@ async def serving(
     finish: Finish | None = None,
     hand_over: HandOver | None = None,
     step_bytes: int = 0,
+    client: ClientSettings = NO_CLIENT,
 ) -> AsyncIterator[Serving]:
     """Serve gRPC and metrics, where and to whom the configuration says, while the block lasts; port 0 takes a free one.
 
-    `step_bytes` is how large a step may be that comes in one message.
+    `step_bytes` is how large a step may be that comes in one message. `client` is what the service shows when it calls
+    others.
 
     Raises:
         InvalidArgument: one of them is no address, or a setting of `auth` or `tls` makes no sense.
@@ -110,6 +113,7 @@ async def serving(
             authenticator=callers,
             tls=config.tls,
         )
+        ServiceCollector(config.tls, client, registry)
         await stack.enter_async_context(server)
         exposition = Exposition(
             registry,

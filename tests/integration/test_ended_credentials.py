@@ -30,6 +30,7 @@ from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryStub
 from support.mesh import DEADLINE, until, until_ready
 from support.registries import RawProducer
+from support.scrapes import scrape
 from support.secured import SecuredMesh, secured_mesh
 from unit.rpc.rpc_fakes import error_of
 
@@ -142,6 +143,8 @@ async def test_all_streams_of_a_token_end_with_it(tmp_path: Path, monkeypatch: p
             for name, stream in streams.items():
                 error = await error_of(drained(stream))
                 assert (type(error), error.reason) == (Unauthenticated, how), name
+        told = await scrape(str(secured.coordinators[0].metrics))
+        assert told.value("fanfold_authentication_failures_total", reason=how.lower()) == 2
         (left,) = [each for each in await alice.runs() if each.run_id == started.run_id]
         assert left.state is RunState.RUNNING, "what goes on without a caller does"
         await alice.dispose(started.run_id)

@@ -37,6 +37,7 @@ class Door:
 
     address: str
     mutual_address: str
+    metrics: str
     let_in: list[Principal] = field(default_factory=list)
 
     async def knock(
@@ -65,5 +66,5 @@ async def door(*, auth: Any = None, tls: Any = None) -> AsyncIterator[Door]:
     service = Service(SERVICE, node, add_ExecutorNodeServicer_to_server, policy_of(direct_callers=True))
     config = ServedSettings(AuthSettings.model_validate(auth or {}), TlsSettings.model_validate(tls or {}))
     async with serving([service], config, registry=CollectorRegistry()) as up:
-        at = Door(up.address, str(up.server.mutual_address or ""))
+        at = Door(up.address, str(up.server.mutual_address or ""), str(up.metrics))
         yield at

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from fanfold.errors import EXPIRED, REVOKED, PermissionDenied, Unauthenticated
+from fanfold.measures import Tally
 from fanfold.model.principal import ANONYMOUS, Principal
 from fanfold.rpc.auth.acting import acted_for
 from fanfold.rpc.auth.policy import OPEN_SERVICES, SERVICES_FOR_ALL, Policy
@@ -43,6 +44,8 @@ class Guard:
     def __init__(self, policies: Mapping[str, Policy], authenticator: Authenticator | None = None) -> None:
         self._policies = policies
         self._authenticator = authenticator
+        self.refused = Tally()
+        """Calls that were not let in, or did not stay, by the reason."""
 
     @property
     def is_open(self) -> bool:
@@ -59,22 +62,34 @@ class Guard:
         """
         if call.method.service in OPEN_SERVICES:
             return
+        try:
+            await self._identify(call)
+            self._authorise(call)
+        except Unauthenticated:
+            self.refused["unauthenticated",] += 1
+            raise
+        except PermissionDenied:
+            self.refused["forbidden",] += 1
+            raise
+
+    async def _identify(self, call: Call) -> None:
         authenticator = self._authenticator
         if authenticator is None:
             call.actor = ANONYMOUS
         else:
             call.actor, call.valid_until = await authenticator.authenticate(call)
         call.principal = acted_for(call.actor, call.metadata)
-        self._authorise(call)
 
     def dismissal_of(self, call: Call) -> Unauthenticated | None:
-        """Why an admitted call is to end, if what it has shown is valid no more."""
+        """Why an admitted call is to end now, if what it has shown is valid no more."""
         authenticator = self._authenticator
         if authenticator is None or call.actor is NOBODY:
             return None
         if time.time() >= call.valid_until:
+            self.refused["expired",] += 1
             return Unauthenticated("the token or certificate of the call has expired", reason=EXPIRED)
         if authenticator.has_revoked(call):
+            self.refused["revoked",] += 1
             return Unauthenticated("the token of the call was revoked", reason=REVOKED)
         return None
 

@@ -130,3 +130,6 @@ class ClientSettings(_Section):
         if self.tls or self.ca or self.certificate or self.key:
             tls = Tls(ca=self.ca, certificate=self.certificate, key=self.key, server_name=self.server_name)
         return Credentials(token_file=self.token_file, tls=tls, plaintext=self.plaintext)
+
+
+NO_CLIENT = ClientSettings()
