@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
+from importlib.metadata import version
 
 import grpc
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-import fanfold
 from fanfold.families import numbers, spreads
 from fanfold.measures import LASTING, Spreads, Tally, counter, gauge, histogram
 from fanfold.rpc.auth.settings import ClientSettings, TlsSettings
@@ -89,6 +89,7 @@ class ServiceCollector(Collector):
             "client": ("client.certificate", client.certificate),
             "server_ca": ("client.ca", client.ca),
         }
+        self._build = (version("fanfold"), platform.python_version())
         self._expiries = {
             use: Watched([path], first_expiry, field=field) for use, (field, path) in files.items() if path is not None
         }
@@ -97,5 +98,5 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The metrics as they are now."""
-        yield numbers(BUILD_INFO, {(fanfold.__version__, platform.python_version()): 1})
+        yield numbers(BUILD_INFO, {self._build: 1})
         yield numbers(CERTIFICATE_EXPIRY, {(use,): expiry.fresh() for use, expiry in self._expiries.items()})
