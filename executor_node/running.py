@@ -218,7 +218,7 @@ class RunningStep:
         now = self.home.clock.now()
         outcome = StepOutcome(
             task_id=self.spec.task_id,
-            session_id=result.session_id or self.session_id,
+            session_id=self.session_id,
             agent=self.spec.agent,
             output=result.output,
             success=failure is None,
@@ -230,6 +230,7 @@ class RunningStep:
             node=self.home.node,
             started_at=self.started_at,
             ended_at=now,
+            agent_session_id=result.session_id,
         )
         self._listener(StepEnded(task_id=self.spec.task_id, time=now, outcome=outcome))
 

@@ -192,6 +192,8 @@ class StepOutcome(_Fields, _Relayed):
     node: Label = ""
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    agent_session_id: OptionalIdentifier = ""
+    """The agent's own name for its session, if it has told one; `session_id` is the mesh's."""
     unknown_fields: bytes = b""
     """Protobuf fields of a newer peer, kept for whoever is asked next (C5). Not part of the JSON form."""
 

@@ -172,6 +172,8 @@ def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:
 def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
     """The JSON form of an outcome: snake_case names, times in RFC 3339 (C5)."""
     form: dict[str, Any] = _adapter(StepOutcome).dump_python(outcome, mode="json", exclude=_NOT_JSON)
+    if not outcome.agent_session_id:  # digests of checkpoints from before there was one are to fit
+        del form["agent_session_id"]
     return form
 
 

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61nfold/v1/step.proto\x12\nfanfold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n\rAgentStepSpec\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x01(\t\x12\x16\n\tmax_steps\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11parent_session_id\x18\x06 \x01(\t\x12\x1f\n\x12output_schema_json\x18\x07 \x01(\tH\x01\x88\x01\x01\x12&\n\x06policy\x18\x08 \x01(\x0b\x32\x16.fanfold.v1.StepPolicyB\x0c\n\n_max_stepsB\x15\n\x13_output_schema_json\"\xb4\x02\n\nStepPolicy\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13no_progress_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nmax_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x04 \x01(\rH\x01\x88\x01\x01\x12;\n\x0bnode_labels\x18\x05 \x03(\x0b\x32&.fanfold.v1.StepPolicy.NodeLabelsEntry\x1a\x31\n\x0fNodeLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0f\n\r_max_attempts\"\x90\x03\n\x0bStepOutcome\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0e\n\x06output\x18\x04 \x01(\t\x12\x0f\n\x07success\x18\x05 \x01(\x08\x12\x1c\n\x0fstructured_json\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x30\n\x0esource_anchors\x18\x07 \x03(\x0b\x32\x18.fanfold.v1.SourceAnchor\x12(\n\x07\x66\x61ilure\x18\x08 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\x12 \n\x05usage\x18\t \x01(\x0b\x32\x11.fanfold.v1.Usage\x12\x10\n\x08\x61ttempts\x18\n \x01(\r\x12\x0c\n\x04node\x18\x0b \x01(\t\x12.\n\nstarted_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x12\n\x10_structured_json\"@\n\x0cSourceAnchor\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x13\n\x0burl_or_path\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x01(\t\"X\n\x0bStepFailure\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.fanfold.v1.FailureCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"F\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x10\n\x08requests\x18\x03 \x01(\x04\"\xd1\x01\n\tStepEvent\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07started\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepStartedH\x00\x12,\n\x08progress\x18\x04 \x01(\x0b\x32\x18.fanfold.v1.StepProgressH\x00\x12&\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x15.fanfold.v1.StepEndedH\x00\x42\x07\n\x05\x65vent\"/\n\x0bStepStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\"\xc6\x01\n\x0cStepProgress\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x18.fanfold.v1.ToolFinishedH\x00\x12(\n\x04turn\x18\x02 \x01(\x0b\x32\x18.fanfold.v1.TurnFinishedH\x00\x12\'\n\x04text\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.TextWrittenH\x00\x12-\n\x07\x61ttempt\x18\x04 \x01(\x0b\x32\x1a.fanfold.v1.AttemptStartedH\x00\x42\n\n\x08progress\"=\n\x0cToolFinished\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07success\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\">\n\x0cTurnFinished\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.fanfold.v1.Usage\"\x1b\n\x0bTextWritten\x12\x0c\n\x04text\x18\x01 \x01(\t\"W\n\x0e\x41ttemptStarted\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12&\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\"5\n\tStepEnded\x12(\n\x07outcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.StepOutcome\"?\n\x08TextPart\x12$\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x15.fanfold.v1.TextField\x12\r\n\x05piece\x18\x02 \x01(\x0c*\xb5\x03\n\x0b\x46\x61ilureCode\x12\x1c\n\x18\x46\x41ILURE_CODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41ILURE_CODE_AGENT_FAILED\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_CODE_AGENT_UNKNOWN\x10\x02\x12\x1c\n\x18\x46\x41ILURE_CODE_UNPLACEABLE\x10\x03\x12\x1f\n\x1b\x46\x41ILURE_CODE_OUTPUT_INVALID\x10\x04\x12\x1a\n\x16\x46\x41ILURE_CODE_TIMED_OUT\x10\x05\x12\x18\n\x14\x46\x41ILURE_CODE_STALLED\x10\x06\x12\x1a\n\x16\x46\x41ILURE_CODE_CANCELLED\x10\x07\x12\x18\n\x14\x46\x41ILURE_CODE_CRASHED\x10\x08\x12\x1a\n\x16\x46\x41ILURE_CODE_NODE_LOST\x10\t\x12!\n\x1d\x46\x41ILURE_CODE_BUDGET_EXHAUSTED\x10\n\x12 \n\x1c\x46\x41ILURE_CODE_QUOTA_EXHAUSTED\x10\x0b\x12\"\n\x1e\x46\x41ILURE_CODE_PAYLOAD_TOO_LARGE\x10\x0c\x12\x19\n\x15\x46\x41ILURE_CODE_INTERNAL\x10\r*\x98\x01\n\tTextField\x12\x1a\n\x16TEXT_FIELD_UNSPECIFIED\x10\x00\x12\x15\n\x11TEXT_FIELD_PROMPT\x10\x01\x12!\n\x1dTEXT_FIELD_OUTPUT_SCHEMA_JSON\x10\x02\x12\x15\n\x11TEXT_FIELD_OUTPUT\x10\x03\x12\x1e\n\x1aTEXT_FIELD_STRUCTURED_JSON\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61nfold/v1/step.proto\x12\nfanfold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n\rAgentStepSpec\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x01(\t\x12\x16\n\tmax_steps\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11parent_session_id\x18\x06 \x01(\t\x12\x1f\n\x12output_schema_json\x18\x07 \x01(\tH\x01\x88\x01\x01\x12&\n\x06policy\x18\x08 \x01(\x0b\x32\x16.fanfold.v1.StepPolicyB\x0c\n\n_max_stepsB\x15\n\x13_output_schema_json\"\xb4\x02\n\nStepPolicy\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13no_progress_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nmax_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x04 \x01(\rH\x01\x88\x01\x01\x12;\n\x0bnode_labels\x18\x05 \x03(\x0b\x32&.fanfold.v1.StepPolicy.NodeLabelsEntry\x1a\x31\n\x0fNodeLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_max_tokensB\x0f\n\r_max_attempts\"\xaa\x03\n\x0bStepOutcome\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\x12\x0e\n\x06output\x18\x04 \x01(\t\x12\x0f\n\x07success\x18\x05 \x01(\x08\x12\x1c\n\x0fstructured_json\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x30\n\x0esource_anchors\x18\x07 \x03(\x0b\x32\x18.fanfold.v1.SourceAnchor\x12(\n\x07\x66\x61ilure\x18\x08 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\x12 \n\x05usage\x18\t \x01(\x0b\x32\x11.fanfold.v1.Usage\x12\x10\n\x08\x61ttempts\x18\n \x01(\r\x12\x0c\n\x04node\x18\x0b \x01(\t\x12.\n\nstarted_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x61gent_session_id\x18\x0e \x01(\tB\x12\n\x10_structured_json\"@\n\x0cSourceAnchor\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x13\n\x0burl_or_path\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x01(\t\"X\n\x0bStepFailure\x12%\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x17.fanfold.v1.FailureCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"F\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x10\n\x08requests\x18\x03 \x01(\x04\"\xd1\x01\n\tStepEvent\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07started\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepStartedH\x00\x12,\n\x08progress\x18\x04 \x01(\x0b\x32\x18.fanfold.v1.StepProgressH\x00\x12&\n\x05\x65nded\x18\x05 \x01(\x0b\x32\x15.fanfold.v1.StepEndedH\x00\x42\x07\n\x05\x65vent\"/\n\x0bStepStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\"\xc6\x01\n\x0cStepProgress\x12(\n\x04tool\x18\x01 \x01(\x0b\x32\x18.fanfold.v1.ToolFinishedH\x00\x12(\n\x04turn\x18\x02 \x01(\x0b\x32\x18.fanfold.v1.TurnFinishedH\x00\x12\'\n\x04text\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.TextWrittenH\x00\x12-\n\x07\x61ttempt\x18\x04 \x01(\x0b\x32\x1a.fanfold.v1.AttemptStartedH\x00\x42\n\n\x08progress\"=\n\x0cToolFinished\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07success\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\">\n\x0cTurnFinished\x12\x0c\n\x04turn\x18\x01 \x01(\r\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.fanfold.v1.Usage\"\x1b\n\x0bTextWritten\x12\x0c\n\x04text\x18\x01 \x01(\t\"W\n\x0e\x41ttemptStarted\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12&\n\x05\x63\x61use\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\"5\n\tStepEnded\x12(\n\x07outcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.StepOutcome\"?\n\x08TextPart\x12$\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x15.fanfold.v1.TextField\x12\r\n\x05piece\x18\x02 \x01(\x0c*\xb5\x03\n\x0b\x46\x61ilureCode\x12\x1c\n\x18\x46\x41ILURE_CODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41ILURE_CODE_AGENT_FAILED\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_CODE_AGENT_UNKNOWN\x10\x02\x12\x1c\n\x18\x46\x41ILURE_CODE_UNPLACEABLE\x10\x03\x12\x1f\n\x1b\x46\x41ILURE_CODE_OUTPUT_INVALID\x10\x04\x12\x1a\n\x16\x46\x41ILURE_CODE_TIMED_OUT\x10\x05\x12\x18\n\x14\x46\x41ILURE_CODE_STALLED\x10\x06\x12\x1a\n\x16\x46\x41ILURE_CODE_CANCELLED\x10\x07\x12\x18\n\x14\x46\x41ILURE_CODE_CRASHED\x10\x08\x12\x1a\n\x16\x46\x41ILURE_CODE_NODE_LOST\x10\t\x12!\n\x1d\x46\x41ILURE_CODE_BUDGET_EXHAUSTED\x10\n\x12 \n\x1c\x46\x41ILURE_CODE_QUOTA_EXHAUSTED\x10\x0b\x12\"\n\x1e\x46\x41ILURE_CODE_PAYLOAD_TOO_LARGE\x10\x0c\x12\x19\n\x15\x46\x41ILURE_CODE_INTERNAL\x10\r*\x98\x01\n\tTextField\x12\x1a\n\x16TEXT_FIELD_UNSPECIFIED\x10\x00\x12\x15\n\x11TEXT_FIELD_PROMPT\x10\x01\x12!\n\x1dTEXT_FIELD_OUTPUT_SCHEMA_JSON\x10\x02\x12\x15\n\x11TEXT_FIELD_OUTPUT\x10\x03\x12\x1e\n\x1aTEXT_FIELD_STRUCTURED_JSON\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STEPPOLICY_NODELABELSENTRY']._loaded_options = None
   _globals['_STEPPOLICY_NODELABELSENTRY']._serialized_options = b'8\001'
-  _globals['_FAILURECODE']._serialized_start=2120
-  _globals['_FAILURECODE']._serialized_end=2557
-  _globals['_TEXTFIELD']._serialized_start=2560
-  _globals['_TEXTFIELD']._serialized_end=2712
+  _globals['_FAILURECODE']._serialized_start=2146
+  _globals['_FAILURECODE']._serialized_end=2583
+  _globals['_TEXTFIELD']._serialized_start=2586
+  _globals['_TEXTFIELD']._serialized_end=2738
   _globals['_AGENTSTEPSPEC']._serialized_start=103
   _globals['_AGENTSTEPSPEC']._serialized_end=348
   _globals['_STEPPOLICY']._serialized_start=351
@@ -46,29 +46,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPPOLICY_NODELABELSENTRY']._serialized_start=578
   _globals['_STEPPOLICY_NODELABELSENTRY']._serialized_end=627
   _globals['_STEPOUTCOME']._serialized_start=662
-  _globals['_STEPOUTCOME']._serialized_end=1062
-  _globals['_SOURCEANCHOR']._serialized_start=1064
-  _globals['_SOURCEANCHOR']._serialized_end=1128
-  _globals['_STEPFAILURE']._serialized_start=1130
-  _globals['_STEPFAILURE']._serialized_end=1218
-  _globals['_USAGE']._serialized_start=1220
-  _globals['_USAGE']._serialized_end=1290
-  _globals['_STEPEVENT']._serialized_start=1293
-  _globals['_STEPEVENT']._serialized_end=1502
-  _globals['_STEPSTARTED']._serialized_start=1504
-  _globals['_STEPSTARTED']._serialized_end=1551
-  _globals['_STEPPROGRESS']._serialized_start=1554
-  _globals['_STEPPROGRESS']._serialized_end=1752
-  _globals['_TOOLFINISHED']._serialized_start=1754
-  _globals['_TOOLFINISHED']._serialized_end=1815
-  _globals['_TURNFINISHED']._serialized_start=1817
-  _globals['_TURNFINISHED']._serialized_end=1879
-  _globals['_TEXTWRITTEN']._serialized_start=1881
-  _globals['_TEXTWRITTEN']._serialized_end=1908
-  _globals['_ATTEMPTSTARTED']._serialized_start=1910
-  _globals['_ATTEMPTSTARTED']._serialized_end=1997
-  _globals['_STEPENDED']._serialized_start=1999
-  _globals['_STEPENDED']._serialized_end=2052
-  _globals['_TEXTPART']._serialized_start=2054
-  _globals['_TEXTPART']._serialized_end=2117
+  _globals['_STEPOUTCOME']._serialized_end=1088
+  _globals['_SOURCEANCHOR']._serialized_start=1090
+  _globals['_SOURCEANCHOR']._serialized_end=1154
+  _globals['_STEPFAILURE']._serialized_start=1156
+  _globals['_STEPFAILURE']._serialized_end=1244
+  _globals['_USAGE']._serialized_start=1246
+  _globals['_USAGE']._serialized_end=1316
+  _globals['_STEPEVENT']._serialized_start=1319
+  _globals['_STEPEVENT']._serialized_end=1528
+  _globals['_STEPSTARTED']._serialized_start=1530
+  _globals['_STEPSTARTED']._serialized_end=1577
+  _globals['_STEPPROGRESS']._serialized_start=1580
+  _globals['_STEPPROGRESS']._serialized_end=1778
+  _globals['_TOOLFINISHED']._serialized_start=1780
+  _globals['_TOOLFINISHED']._serialized_end=1841
+  _globals['_TURNFINISHED']._serialized_start=1843
+  _globals['_TURNFINISHED']._serialized_end=1905
+  _globals['_TEXTWRITTEN']._serialized_start=1907
+  _globals['_TEXTWRITTEN']._serialized_end=1934
+  _globals['_ATTEMPTSTARTED']._serialized_start=1936
+  _globals['_ATTEMPTSTARTED']._serialized_end=2023
+  _globals['_STEPENDED']._serialized_start=2025
+  _globals['_STEPENDED']._serialized_end=2078
+  _globals['_TEXTPART']._serialized_start=2080
+  _globals['_TEXTPART']._serialized_end=2143
 # @@protoc_insertion_point(module_scope)

@@ -286,12 +286,11 @@ class StepOutcome(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
+    AGENT_SESSION_ID_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """The spec's task id."""
     session_id: _builtins.str
-    """The session in which the agent ran; a child step names it as its parent. It is the agent's own name for it where the
-    agent has told one, and then another than in `started`.
-    """
+    """The session in which the agent ran, as in `started`; a child step names it as its parent."""
     agent: _builtins.str
     """The agent that was asked for."""
     output: _builtins.str
@@ -304,6 +303,8 @@ class StepOutcome(_message.Message):
     """Attempts made; 0 when the step was never dispatched."""
     node: _builtins.str
     """The node of the last attempt; empty when there was none."""
+    agent_session_id: _builtins.str
+    """The agent's own name for its session, as a coding agent goes on with it by; empty where it has told none."""
     @_builtins.property
     def source_anchors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceAnchor]:
         """What the step's own successful tool calls read (C4); at most 64."""
@@ -340,10 +341,11 @@ class StepOutcome(_message.Message):
         node: _builtins.str = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
+        agent_session_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_structured_json", b"_structured_json", "ended_at", b"ended_at", "failure", b"failure", "started_at", b"started_at", "structured_json", b"structured_json", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_structured_json", b"_structured_json", "agent", b"agent", "attempts", b"attempts", "ended_at", b"ended_at", "failure", b"failure", "node", b"node", "output", b"output", "session_id", b"session_id", "source_anchors", b"source_anchors", "started_at", b"started_at", "structured_json", b"structured_json", "success", b"success", "task_id", b"task_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_structured_json", b"_structured_json", "agent", b"agent", "agent_session_id", b"agent_session_id", "attempts", b"attempts", "ended_at", b"ended_at", "failure", b"failure", "node", b"node", "output", b"output", "session_id", b"session_id", "source_anchors", b"source_anchors", "started_at", b"started_at", "structured_json", b"structured_json", "success", b"success", "task_id", b"task_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__structured_json: _TypeAlias = _typing.Literal["structured_json"]  # noqa: Y015
     _WhichOneofArgType__structured_json: _TypeAlias = _typing.Literal["_structured_json", b"_structured_json"]  # noqa: Y015

@@ -56,6 +56,7 @@ def outcome_to_bytes(outcome: StepOutcome) -> bytes:
         or outcome.source_anchors
         or outcome.failure is not None
         or outcome.usage is not NO_USAGE
+        or outcome.agent_session_id
         or outcome.unknown_fields
     ):
         return outcome_to_proto(outcome).SerializeToString()

@@ -157,6 +157,8 @@ def outcome_to_proto(
         set_timestamp(message.started_at, outcome.started_at)
     if outcome.ended_at is not None:
         set_timestamp(message.ended_at, outcome.ended_at)
+    if outcome.agent_session_id:
+        message.agent_session_id = outcome.agent_session_id
     if outcome.unknown_fields:
         message.MergeFromString(outcome.unknown_fields)
     return message
@@ -186,6 +188,7 @@ def outcome_from_proto(message: pb.StepOutcome) -> StepOutcome:
         node=message.node,
         started_at=time_from_proto(message.started_at) if message.HasField("started_at") else None,
         ended_at=time_from_proto(message.ended_at) if message.HasField("ended_at") else None,
+        agent_session_id=message.agent_session_id,
         unknown_fields=unknown_of(message) if _outcome_has_unknown(message) else b"",
     )
 

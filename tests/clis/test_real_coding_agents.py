@@ -65,7 +65,7 @@ async def test_a_coding_agent_answers_with_what_a_tool_has_read(
     assert outcome.failure is None
     assert outcome.output == "It is mandarin."
     assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (300, 30)
-    assert len(outcome.session_id) >= len("ses_") + 20
+    assert len(outcome.agent_session_id) >= len("ses_") + 20
     finished = [each for each in life.progress if isinstance(each, ToolFinished)]
     assert [each.success for each in finished] == [True]
     assert "".join(each.text for each in life.progress if isinstance(each, TextWritten)).strip() == "It is mandarin."

@@ -267,7 +267,7 @@ async def test_one_json_value_is_the_result_or_says_where_it_is(tmp_path: Path) 
         assert plain.structured == {"a": [1]}
         assert (await node.run("plain", "no JSON")).output == "no JSON"
         mapped = await node.run("mapped", '{"id": "s-1", "answer": {"text": "yes"}, "cost": {"in": 3, "out": 2}}')
-    assert (mapped.output, mapped.session_id) == ("yes", "s-1")
+    assert (mapped.output, mapped.agent_session_id) == ("yes", "s-1")
     assert mapped.usage == Usage(input_tokens=3, output_tokens=2)
 
 
@@ -295,7 +295,7 @@ async def test_lines_of_any_form_are_read_as_the_agent_file_says(tmp_path: Path)
         outcome = await life.outcome()
         (tmp_path / "broken").write_text('{"type": "end", "problem": "it is late"}\n')
         broken = await node.run("mapped", "broken")
-    assert (outcome.success, outcome.output, outcome.session_id) == (True, '{"x": 1}', "s-2")
+    assert (outcome.success, outcome.output, outcome.agent_session_id) == (True, '{"x": 1}', "s-2")
     assert outcome.usage == Usage(input_tokens=30, output_tokens=3, requests=2)
     assert outcome.source_anchors == (SourceAnchor(tool="read", url_or_path="a.txt", lines="2-3"),)
     assert [each for each in life.progress if isinstance(each, ToolFinished)] == [

@@ -12,7 +12,7 @@ import pytest
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Preset
 from fanfold.model.node import AgentKind, HeldBack
-from fanfold.model.step import FailureCode, StepFailure, StepOutcome
+from fanfold.model.step import FailureCode, StepFailure, StepOutcome, StepStarted
 from integration.node_harness import CLEAN_ENVIRONMENT, NodeUnderTest, eventually, running_node
 
 pytestmark = pytest.mark.process
@@ -46,10 +46,15 @@ def failure_of(outcome: StepOutcome) -> StepFailure:
     return outcome.failure
 
 
-async def test_the_answer_and_the_programs_session_are_the_outcomes(workspace: Path) -> None:
+@pytest.mark.contract("C2", "C11")
+async def test_the_answer_and_the_programs_session_are_the_outcomes_and_the_meshs_is_the_one_that_was_told(
+    workspace: Path,
+) -> None:
     async with running_node(workspace, coder()) as node:
-        outcome = await node.run("coder", "answer\n")
-    assert (outcome.success, outcome.output, outcome.session_id) == (True, "Yes.", "s-1")
+        life = node.start("coder", "answer\n")
+        outcome = await life.outcome()
+    assert (outcome.success, outcome.output, outcome.agent_session_id) == (True, "Yes.", "s-1")
+    assert [event.session_id for event in life.events if isinstance(event, StepStarted)] == [outcome.session_id]
 
 
 @pytest.mark.contract("C2")

@@ -88,6 +88,7 @@ outcomes = st.builds(
     node=st.just("") | line,
     started_at=st.none() | times,
     ended_at=st.none() | times,
+    agent_session_id=st.just("") | line,
 )
 
 
