@@ -15,6 +15,17 @@ from typing import Any, Protocol
 
 from fanfold.model.step import NO_USAGE, FailureCode, Usage
 
+TOLD_CODES = frozenset(
+    {
+        FailureCode.AGENT_FAILED,
+        FailureCode.BUDGET_EXHAUSTED,
+        FailureCode.CRASHED,
+        FailureCode.PAYLOAD_TOO_LARGE,
+        FailureCode.QUOTA_EXHAUSTED,
+    }
+)
+"""The causes that are an agent's to tell (C3)."""
+
 
 class AgentFailed(Exception):
     """The agent could not do what was asked; `retryable` says whether another attempt may.

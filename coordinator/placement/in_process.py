@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.life import StepLife, failed
-from fanfold.agent import AgentFailed, AgentResult, WorkspaceFiles
+from fanfold.agent import TOLD_CODES, AgentFailed, AgentResult, WorkspaceFiles
 from fanfold.anchors import Anchors
 from fanfold.model.step import (
     NO_USAGE,
@@ -77,9 +77,8 @@ class InProcessExecutor:
         except _Stopped as stop:
             return life.end(attempt.failed(stop.code, stop.message))
         except AgentFailed as error:
-            return life.end(
-                attempt.failed(FailureCode.AGENT_FAILED, str(error.message), retryable=bool(error.retryable))
-            )
+            code = error.code if error.code in TOLD_CODES else FailureCode.AGENT_FAILED
+            return life.end(attempt.failed(code, str(error.message), retryable=bool(error.retryable)))
         except Exception as error:  # whatever an agent raises is the step's failure (C9)
             return life.end(attempt.failed(FailureCode.CRASHED, f"{type(error).__name__}: {error}"))
         return life.end(await self._conclude(spec, attempt, result))

@@ -45,6 +45,7 @@ class Account:
         self._is_started = history.is_started
         self._begun = history.begun
         self._succeeded, self._failed = history.succeeded, history.failed
+        self._shortfall = history.shortfall
         self._running = 0
         self.waiting_on = ""
         self.log: RunLog
@@ -54,6 +55,11 @@ class Account:
     def all_succeeded(self) -> bool:
         """Whether no step has failed."""
         return not self._failed
+
+    @property
+    def shortfall(self) -> str:
+        """Why the run has not completed though all its steps have ended, if so; a script says that itself (C24)."""
+        return self._shortfall.reason if self._work.script is None else ""
 
     def tell(self, kind: type[RunEvent], **fields: Any) -> None:
         """Tell an event of the run itself."""
@@ -148,7 +154,13 @@ class Account:
         now = datetime.now(UTC)
         error = reason if state is RunState.FAILED else ""
         result = self._work.result_in(state, reason)
-        entry = self._entry(RunEnded, run=self.view(state, now, reason), error=error, script_result=result)
+        entry = self._entry(
+            RunEnded,
+            run=self.view(state, now, reason),
+            error=error,
+            script_result=result,
+            out_of_quota=bool(error) and error == self.shortfall,
+        )
         done = state is RunState.COMPLETED and self.all_succeeded
         await self.log.finish(entry, self.standing(state, reason, forget_records=done))
 
@@ -195,6 +207,7 @@ class Account:
             self._succeeded += 1
         else:
             self._failed += 1
+            self._shortfall.note(outcome)
 
     def counts(self) -> StepCounts:
         """How many steps are where."""

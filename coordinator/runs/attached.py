@@ -12,6 +12,7 @@ import structlog
 from coordinator.combinators.runner import StepKey, StepRunner, runner_of
 from coordinator.pace import CALLER_BEHIND
 from coordinator.runs.history import History
+from coordinator.runs.quota import Shortfall
 from coordinator.runs.told import Told, told, weight_of
 from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
@@ -53,6 +54,7 @@ class AttachedRun(ABC):
         self._feed = feed
         self._sequence = 0
         self._running = self._succeeded = self._failed = 0
+        self._shortfall = Shortfall()
         self._waiting_on = ""
         self._created_at = datetime.now(UTC)
         self._task: asyncio.Task[None] | None = None
@@ -130,6 +132,7 @@ class AttachedRun(ABC):
                 self._succeeded += 1
             else:
                 self._failed += 1
+                self._shortfall.note(event.outcome)
         if is_wanted(event, self._detail, self._feed):
             sequence = 0 if isinstance(event, StepProgressed) else self._number()
             spent = self._budget.spent if self._budget and isinstance(event, StepEnded) else None
@@ -190,9 +193,10 @@ class AttachedWork(AttachedRun):
         finally:
             log.info(f"run {state}", succeeded=self._succeeded, failed=self._failed)
             self._running = 0  # those that were cancelled do not tell their end
-            self._ended = self._run(state, datetime.now(UTC))
+            error = self._shortfall.reason if state is RunState.FAILED else ""
+            self._ended = self._run(state, datetime.now(UTC), error)
             self._gone.set()
-        self._push(RunEnded, run=self._ended)
+        self._push(RunEnded, run=self._ended, error=error, out_of_quota=bool(error))
 
     async def _until_ended(self, executor: AgentExecutor) -> RunState:
         paced = Paced(runner_of(executor), self._feed, self._scope)
@@ -200,7 +204,9 @@ class AttachedWork(AttachedRun):
             self._task = tasks.create_task(self._carry_out(paced, History(), self, ()))
             if self._cancel_reason is not None:
                 self._task.cancel()
-        return RunState.CANCELLED if self._task.cancelled() else RunState.COMPLETED
+        if self._task.cancelled():
+            return RunState.CANCELLED
+        return RunState.FAILED if self._shortfall.reason else RunState.COMPLETED
 
     def tell_step(self, position: int, stage: int, event: StepEvent, *, label: str = "", phase: str = "") -> None:
         """Tell what happened to a step, as far as the caller wants to hear of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.journal.journal import Journal, KeptRun
+from coordinator.runs.quota import Shortfall
 from coordinator.runs.reader import page_of
 from fanfold.model.run import BudgetExhausted, LogLine, PhaseStarted, RunStarted, RunStepEvent, StageFailed
 from fanfold.model.step import StepEnded, StepOutcome, StepStarted
@@ -27,6 +28,7 @@ class History:
     """Items of a pipeline that have ended because a stage failed."""
     succeeded: int = 0
     failed: int = 0
+    shortfall: Shortfall = field(default_factory=Shortfall)
     is_budget_exhausted: bool = False
     lines: int = 0
     """Phases and log lines of a script."""
@@ -53,6 +55,7 @@ class History:
                     self.succeeded += 1
                 else:
                     self.failed += 1
+                    self.shortfall.note(outcome)
                 if keep_last:
                     self.last[index] = (stage, outcome)
                     if spent is not None:

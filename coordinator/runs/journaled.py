@@ -212,10 +212,14 @@ class JournaledRun:
         was_cancelled = self._task.cancelled() if self._task.done() else self._cancel_reason is not None
         if was_cancelled:
             return RunState.CANCELLED
-        return RunState.FAILED if self._failure or self.work.failure else RunState.COMPLETED
+        return RunState.FAILED if self._why_failed else RunState.COMPLETED
+
+    @property
+    def _why_failed(self) -> str:
+        return self._failure or self.work.failure or self._account.shortfall
 
     def _reason_of(self, state: RunState) -> str:
-        return self._cancel_reason or "" if state is RunState.CANCELLED else self._failure or self.work.failure
+        return self._cancel_reason or "" if state is RunState.CANCELLED else self._why_failed
 
     async def _end(self, state: RunState) -> None:
         """Tell the end, once the run's job is settled, unless the run is moved before."""

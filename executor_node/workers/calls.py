@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from executor_node.workers.context import Context
-from executor_node.workers.messages import TOLD_CODES, Result, checked_usage, cut
-from fanfold.agent import AgentFailed, AgentResult
+from executor_node.workers.messages import Result, checked_usage, cut
+from fanfold.agent import TOLD_CODES, AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure
 
 AgentFunction = Callable[..., Any]

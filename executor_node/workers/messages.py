@@ -20,6 +20,7 @@ from typing import Any
 
 from executor_node.workers.frames import MAX_TEXT as MAX_TEXT_WITHIN
 from executor_node.workers.frames import Message
+from fanfold.agent import TOLD_CODES
 from fanfold.model.checks import MAX_TOKENS
 from fanfold.model.step import (
     DEFAULT_POLICY,
@@ -44,18 +45,8 @@ _MAX_NAME = 128
 _PROMPT_AT = 8
 """Where the prompt is in the message `run`."""
 _MAX_COUNT = 2**32 - 1
-TOLD_CODES = frozenset(
-    {
-        FailureCode.AGENT_FAILED,
-        FailureCode.BUDGET_EXHAUSTED,
-        FailureCode.CRASHED,
-        FailureCode.PAYLOAD_TOO_LARGE,
-        FailureCode.QUOTA_EXHAUSTED,
-    }
-)
-"""The causes that are an agent's to tell."""
 RETRYABLE_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED})
-"""Those of them where another attempt may help."""
+"""Those of the causes that agents tell where another attempt may help."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Progress = ToolFinished | TurnFinished | TextWritten

@@ -19,7 +19,7 @@ _MAX_FAILURES_TOLD = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How outcomes are printed: as a table, or as `{"outcomes": [...], "budget": {...}}`, which has everything."""
+    """How outcomes are printed: as a table, or in JSON as `{"outcomes": [...], "budget": {...}, "error": "..."}`."""
 
     as_json: bool = False
     anchors: bool = False
@@ -31,10 +31,17 @@ class View:
 TABLE = View()
 
 
-def show_outcomes(outcomes: Sequence[StepOutcome], view: View = TABLE, budget: Budget | None = None) -> None:
-    """Print outcomes, in JSON together with the budget if there was one. Raises OutputClosed."""
+def show_outcomes(
+    outcomes: Sequence[StepOutcome], view: View = TABLE, budget: Budget | None = None, error: str = ""
+) -> None:
+    """Print outcomes, in JSON with the budget if there was one, and why the run has not completed if so.
+
+    Raises:
+        OutputClosed: nobody reads any more.
+    """
     if view.as_json:
-        show_json("outcomes", map(outcome_to_json, outcomes), {"budget": asdict(budget)} if budget else {})
+        more = ({"budget": asdict(budget)} if budget else {}) | ({"error": error} if error else {})
+        show_json("outcomes", map(outcome_to_json, outcomes), more)
         return
     show_table(outcome_table(outcomes, anchors=view.anchors))
     if terminal_width() is not None:

@@ -99,7 +99,9 @@ def _carry_out(fan_out: FanOut, view: View, *, quiet: bool) -> bool:
 
 
 def _show(fan_out: FanOut, outcomes: Sequence[StepOutcome], view: View, *, quiet: bool) -> None:
-    show_outcomes(outcomes, view, fan_out.budget)
+    show_outcomes(outcomes, view, fan_out.budget, fan_out.error)
+    if fan_out.error:
+        tell(f"The run has not completed: {fan_out.error}.", "red")
     if not quiet:
         tell(summary(outcomes, fan_out.budget))
         fan_out.tell_records()
@@ -133,6 +135,11 @@ class FanOut:
     def budget(self) -> Budget | None:
         """The run's budget as it was last told, if it has one."""
         return self._run.budget if self._run else None
+
+    @property
+    def error(self) -> str:
+        """Why the run has not completed though its steps have ended, if so."""
+        return self._run.error if self._run else ""
 
     async def run(self, *, quiet: bool = False) -> ParallelResult:
         """Run it, once. Cancelling this cancels the steps and waits until they are gone."""

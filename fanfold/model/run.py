@@ -22,7 +22,11 @@ class RunKind(StrEnum):
 
 
 class RunState(StrEnum):
-    """The states of a run. `FAILED` means that the run itself could not go on, not that a step failed."""
+    """The states of a run.
+
+    `FAILED` means that the run itself could not go on, or that there was no quota for some of its steps (C24), and not
+    that a step failed for any other cause.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -176,6 +180,8 @@ class RunEnded:
     run: Run
     error: str = ""
     script_result: ScriptResult | None = None
+    out_of_quota: bool = False
+    """Whether a fan-out or pipeline has failed because steps ended QUOTA_EXHAUSTED: all that came of it is told."""
 
 
 RunEvent = (
@@ -199,13 +205,14 @@ Outcome = TypeVar("Outcome", bound=StepOutcome | None)
 
 
 class _Outcomes(Sequence[Outcome]):
-    """A sequence of outcomes, with the budget of the run that they came of."""
+    """A sequence of outcomes, the budget of the run that they came of, and why it has not completed if so (C24)."""
 
-    __slots__ = ("budget", "outcomes")
+    __slots__ = ("budget", "error", "outcomes")
 
-    def __init__(self, outcomes: Sequence[Outcome], budget: Budget | None = None) -> None:
+    def __init__(self, outcomes: Sequence[Outcome], budget: Budget | None = None, error: str = "") -> None:
         self.outcomes: tuple[Outcome, ...] = tuple(outcomes)
         self.budget = budget
+        self.error = error
 
     @overload
     def __getitem__(self, index: int) -> Outcome: ...
@@ -222,7 +229,10 @@ class _Outcomes(Sequence[Outcome]):
 
 
 class ParallelResult(_Outcomes[StepOutcome]):
-    """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13)."""
+    """Outcomes of a fan-out in the order of its steps; `budget` is None when none was given (C12, C13).
+
+    `error` says that the run has not completed, as there was no quota for some of its steps; else it is empty (C24).
+    """
 
     __slots__ = ()
 
@@ -235,7 +245,7 @@ class PipelineResult(_Outcomes[StepOutcome | None]):
     """The last outcome of each item in the order of the items; None for an item that had no step (C14).
 
     `failures` are the stages that failed, in that order; each ended its item's chain (C15). `budget` is None when none
-    was given.
+    was given; `error` as in a fan-out.
     """
 
     __slots__ = ("failures",)
@@ -245,8 +255,9 @@ class PipelineResult(_Outcomes[StepOutcome | None]):
         outcomes: Sequence[StepOutcome | None],
         budget: Budget | None = None,
         failures: Sequence[StageFailed] = (),
+        error: str = "",
     ) -> None:
-        super().__init__(outcomes, budget)
+        super().__init__(outcomes, budget, error)
         self.failures: tuple[StageFailed, ...] = tuple(failures)
 
     def __repr__(self) -> str:

@@ -42,6 +42,8 @@ def run_event_to_json(event: RunEvent) -> dict[str, Any]:
                     form |= {"session_id": step.session_id, "node": step.node}
         case RunEnded():
             form |= {"event": _word(event), "run": run_to_json(event.run), "error": event.error}
+            if event.out_of_quota:
+                form["out_of_quota"] = True
             if event.script_result is not None:
                 form["script_result"] = result_to_json(event.script_result)
         case RunStarted(script=None):

@@ -74,4 +74,5 @@ class ParallelRun(MeshRun[StepEvent, ParallelResult]):
         missing = self._outcomes.count(None)
         if missing:
             raise Unavailable(f"the coordinator ended the run without {missing} of {len(self._outcomes)} outcomes")
-        return ParallelResult([outcome for outcome in self._outcomes if outcome is not None], ended.run.budget)
+        outcomes = [outcome for outcome in self._outcomes if outcome is not None]
+        return ParallelResult(outcomes, ended.run.budget, ended.error)

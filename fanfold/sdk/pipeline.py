@@ -88,7 +88,7 @@ class PipelineRun(MeshRun[PipelineEvent, PipelineResult]):
         return run_event if isinstance(run_event, RunStepEvent | StageFailed) else None
 
     def _result_of(self, ended: RunEnded) -> PipelineResult:
-        return PipelineResult(self._outcomes, ended.run.budget, self._failures)
+        return PipelineResult(self._outcomes, ended.run.budget, self._failures, ended.error)
 
 
 def _settle(answer: Callable[[StageAnswer], None], called: asyncio.Future[AgentStepSpec | None]) -> None:

@@ -81,6 +81,11 @@ class MeshRun(ABC, Generic[Event, Result]):
         return self._ended is not None
 
     @property
+    def error(self) -> str:
+        """Why the run has not completed, once it has ended; empty if it has."""
+        return self._ended.error if self._ended is not None else ""
+
+    @property
     def outcomes(self) -> tuple[StepOutcome | None, ...]:
         """What has come so far, in the order of what was given; None where nothing has.
 
@@ -185,7 +190,7 @@ class MeshRun(ABC, Generic[Event, Result]):
         match ended.run.state:
             case RunState.CANCELLED:
                 raise Cancelled(f"the run was cancelled: {ended.run.reason or 'nobody says why'}")
-            case RunState.FAILED:
+            case RunState.FAILED if not ended.out_of_quota:
                 raise InternalError(f"the run could not go on: {ended.error or ended.run.reason}", reason="RUN_FAILED")
             case _:
                 return self._result_of(ended)

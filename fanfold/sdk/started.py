@@ -74,18 +74,19 @@ class StartedRun(Started):
         """
         outcomes: dict[int, StepOutcome] = {}
         run: Run | None = None
+        error = ""
         async with aclosing(self.events(detail=EventDetail.OUTCOMES)) as events:
             async for event in events:
                 if isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded):
                     outcomes[event.index] = event.event.outcome
                 elif isinstance(event, RunEnded):
-                    run = event.run
+                    run, error = event.run, event.error if event.out_of_quota else ""
         run = run or await self.get()
         if run.state is RunState.CANCELLED:
             raise Cancelled(f"the run was cancelled: {run.reason or 'nobody says why'}")
-        if run.state is RunState.FAILED:
+        if run.state is RunState.FAILED and not error:
             raise InternalError(f"the run could not go on: {run.reason}", reason="RUN_FAILED")
-        return ParallelResult([outcomes[index] for index in sorted(outcomes)], run.budget)
+        return ParallelResult([outcomes[index] for index in sorted(outcomes)], run.budget, error)
 
 
 class StartedWorkflow(Started):

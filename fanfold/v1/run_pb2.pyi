@@ -62,11 +62,14 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_RUNNING: _RunState.ValueType  # 2
     """Steps run or wait to run."""
     RUN_STATE_COMPLETED: _RunState.ValueType  # 3
-    """Every step has ended, successfully or not."""
+    """Every step has ended, successfully or not, but none with QUOTA_EXHAUSTED (C24)."""
     RUN_STATE_CANCELLED: _RunState.ValueType  # 4
     """Stopped before every step had ended."""
     RUN_STATE_FAILED: _RunState.ValueType  # 5
-    """The run itself could not go on; `RunEnded.error` says why."""
+    """The run itself could not go on; `RunEnded.error` says why. Or, of a fan-out or pipeline, every step has ended, and some
+    with QUOTA_EXHAUSTED (`RunEnded.out_of_quota`): their siblings, whose agents may have other models, were run all the
+    same, and every outcome is told. Resumed by its workflow id, such a run does again what has failed.
+    """
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """The states of a run."""
@@ -78,11 +81,14 @@ RUN_STATE_PENDING: RunState.ValueType  # 1
 RUN_STATE_RUNNING: RunState.ValueType  # 2
 """Steps run or wait to run."""
 RUN_STATE_COMPLETED: RunState.ValueType  # 3
-"""Every step has ended, successfully or not."""
+"""Every step has ended, successfully or not, but none with QUOTA_EXHAUSTED (C24)."""
 RUN_STATE_CANCELLED: RunState.ValueType  # 4
 """Stopped before every step had ended."""
 RUN_STATE_FAILED: RunState.ValueType  # 5
-"""The run itself could not go on; `RunEnded.error` says why."""
+"""The run itself could not go on; `RunEnded.error` says why. Or, of a fan-out or pipeline, every step has ended, and some
+with QUOTA_EXHAUSTED (`RunEnded.out_of_quota`): their siblings, whose agents may have other models, were run all the
+same, and every outcome is told. Resumed by its workflow id, such a run does again what has failed.
+"""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _EventDetail:
@@ -617,8 +623,13 @@ class RunEnded(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SCRIPT_RESULT_FIELD_NUMBER: _builtins.int
+    OUT_OF_QUOTA_FIELD_NUMBER: _builtins.int
     error: _builtins.str
-    """Why the run itself could not go on; empty unless the state is RUN_STATE_FAILED."""
+    """Why the run has failed; empty unless the state is RUN_STATE_FAILED."""
+    out_of_quota: _builtins.bool
+    """Whether a fan-out or pipeline has failed only because steps ended QUOTA_EXHAUSTED: all its steps have ended, and what
+    came of them was told. Clients MUST NOT show such a run as completed (C24).
+    """
     @_builtins.property
     def run(self) -> Global___Run:
         """The run as it ended."""
@@ -633,10 +644,11 @@ class RunEnded(_message.Message):
         run: Global___Run | None = ...,
         error: _builtins.str = ...,
         script_result: Global___ScriptResult | None = ...,
+        out_of_quota: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run", "script_result", b"script_result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "run", b"run", "script_result", b"script_result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "out_of_quota", b"out_of_quota", "run", b"run", "script_result", b"script_result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -216,6 +216,7 @@ def _started_into(event: RunStarted, message: pb.RunStarted) -> None:
 def _ended_into(event: RunEnded, message: pb.RunEnded) -> None:
     run_to_proto(event.run, message.run)
     message.error = event.error
+    message.out_of_quota = event.out_of_quota
     if event.script_result is not None:
         result_to_proto(event.script_result, message.script_result)
 
@@ -277,5 +278,6 @@ def _own_event_from_proto(message: pb.RunEvent, number: int, time: datetime) -> 
                 run=run_from_proto(ended.run),
                 error=ended.error,
                 script_result=result_from_proto(ended.script_result) if ended.HasField("script_result") else None,
+                out_of_quota=ended.out_of_quota,
             )
     return event

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from fanfold.agent import AgentFailed, AgentResult, StepContext
-from fanfold.model.step import AgentStepSpec, Usage
+from fanfold.model.step import AgentStepSpec, FailureCode, Usage
 
 _numbers = itertools.count()
 
@@ -19,6 +19,10 @@ async def echo(spec: AgentStepSpec, context: StepContext) -> str:
 
 def gives_up(spec: AgentStepSpec, context: StepContext) -> str:
     raise AgentFailed(spec.prompt, retryable=True)
+
+
+def lacks_quota(spec: AgentStepSpec, context: StepContext) -> str:
+    raise AgentFailed(spec.prompt, code=FailureCode.QUOTA_EXHAUSTED)
 
 
 def crashes(spec: AgentStepSpec, context: StepContext) -> str:

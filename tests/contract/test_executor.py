@@ -93,7 +93,7 @@ def shell_in(workspace: Path) -> AgentFunction:
 
 @asynccontextmanager
 async def in_process(workspace: Path) -> AsyncIterator[AgentExecutor]:
-    names = ["echo", "gives_up", "crashes", "waits", "tells", "spends", "answers"]
+    names = ["echo", "gives_up", "lacks_quota", "crashes", "waits", "tells", "spends", "answers"]
     agents = {name.replace("_", "-"): getattr(contract_agents, name) for name in names}
     async with SchemaValidator() as validator:
         yield InProcessExecutor(agents | {"shell": shell_in(workspace)}, validator, parallelism=HINT)
@@ -154,6 +154,13 @@ async def test_an_agent_that_gives_up_is_a_failed_outcome(executor: AgentExecuto
     assert outcome.failure is not None
     assert (outcome.failure.code, outcome.failure.message) == (FailureCode.AGENT_FAILED, "no luck")
     assert outcome.failure.retryable
+
+
+@pytest.mark.contract("C3", "C8", "F8")
+async def test_an_agent_whose_provider_has_no_quota_left_says_so_by_its_code(executor: AgentExecutor) -> None:
+    outcome = await executor.execute_step(step("lacks-quota", "no money"))
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.failure.message) == (FailureCode.QUOTA_EXHAUSTED, "no money")
 
 
 @pytest.mark.contract("C3", "C9")

@@ -24,7 +24,7 @@ from coordinator.scope import Scope
 from fanfold.agent import AgentFailed, StepContext
 from fanfold.background import background
 from fanfold.model.run import RunEnded, RunEvent, RunStepEvent
-from fanfold.model.step import AgentStepSpec, StepEnded, StepStarted, Usage
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepStarted, Usage
 from fanfold.schema import SchemaValidator
 from fanfold.wire.run import event_from_bytes
 
@@ -75,12 +75,15 @@ class Agents:
 
     calls: Counter[str] = field(default_factory=Counter)
     failing: set[str] = field(default_factory=set)
+    unpaid: set[str] = field(default_factory=set)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, spec: AgentStepSpec, _context: Any) -> str:
         self.calls[spec.prompt] += 1
         if spec.prompt in self.failing:
             raise AgentFailed("not today")
+        if spec.prompt in self.unpaid:
+            raise AgentFailed("no money", code=FailureCode.QUOTA_EXHAUSTED)
         return f"did {spec.prompt}"
 
     async def spend(self, spec: AgentStepSpec, context: StepContext) -> str:

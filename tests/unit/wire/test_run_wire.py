@@ -76,6 +76,7 @@ EVENTS: list[RunEvent] = [
     BudgetExhausted(sequence=5, time=NOW, budget=BUDGET),
     WaitingChanged(sequence=6, time=NOW, waiting_on=""),
     RunEnded(sequence=7, time=NOW, run=RUN, error="why"),
+    RunEnded(sequence=8, time=NOW, run=RUN, error="why", out_of_quota=True),
 ]
 
 
