@@ -143,15 +143,15 @@ def _registry() -> Panels:
         graph(
             "How long transactions took",
             "Until they were durable.",
-            *quantiles("fanfold_database_transaction_duration_seconds", f'{REGISTRY}, database="job store"'),
+            *quantiles("fanfold_database_transaction_duration_seconds", REGISTRY),
             unit=SECONDS,
             span=8,
         ),
         graph(
             "Not written",
             "Transactions that failed, and what waits to be written.",
-            (rate("fanfold_database_errors_total", "", f'{REGISTRY}, database="job store"'), "errors a second"),
-            (f'sum(fanfold_database_waiting_operations{{{REGISTRY}, database="job store"}})', "waiting"),
+            (rate("fanfold_database_errors_total", "", REGISTRY), "errors a second"),
+            (f"sum(fanfold_database_waiting_operations{{{REGISTRY}}})", "waiting"),
             span=8,
         ),
         graph(

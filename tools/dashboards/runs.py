@@ -201,15 +201,15 @@ def _journal() -> Panels:
             "Written at once",
             "On average: events in an append, and operations that shared a transaction. Both grow with load.",
             (_average("fanfold_coordinator_journal_append_events"), "events"),
-            (_average("fanfold_database_transaction_operations", 'database="journal"'), "operations"),
+            (_average("fanfold_database_transaction_operations"), "operations"),
             span=8,
         ),
         graph(
             "Not written",
             "Appends and renewals that failed, and transactions; and what waits to be written.",
             (rate("fanfold_coordinator_journal_failures_total", "", COORDINATOR), "failures a second"),
-            (rate("fanfold_database_errors_total", "", f'{COORDINATOR}, database="journal"'), "errors a second"),
-            (f'sum(fanfold_database_waiting_operations{{{COORDINATOR}, database="journal"}})', "waiting"),
+            (rate("fanfold_database_errors_total", "", COORDINATOR), "errors a second"),
+            (f"sum(fanfold_database_waiting_operations{{{COORDINATOR}}})", "waiting"),
             span=8,
         ),
         graph(
@@ -239,6 +239,5 @@ def _journal() -> Panels:
     )
 
 
-def _average(histogram: str, labels: str = "") -> str:
-    labels = f"{COORDINATOR}, {labels}" if labels else COORDINATOR
-    return f"{rate(f'{histogram}_sum', '', labels)} / ({rate(f'{histogram}_count', '', labels)} > 0)"
+def _average(histogram: str) -> str:
+    return f"{rate(f'{histogram}_sum', '', COORDINATOR)} / ({rate(f'{histogram}_count', '', COORDINATOR)} > 0)"
