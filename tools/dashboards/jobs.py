@@ -120,7 +120,7 @@ def _producers() -> Panels:
         ),
         graph(
             "Jobs given up",
-            "`producer lost` stayed away; `not stopped` was asked to stop and did not, and may still run.",
+            "`producer_lost` stayed away; `not_stopped` was asked to stop and did not, and may still run.",
             (
                 f"sum by (reason) (increase(fanfold_registry_jobs_given_up_total{{{REGISTRY}}}[$__rate_interval]))",
                 "{{reason}}",
