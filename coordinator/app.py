@@ -26,7 +26,8 @@ from coordinator.placement.queue import Patience, PlacementQueue
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.detached import Jobs
 from coordinator.runs.durable import DurableRuns, Waits
-from coordinator.runs.holding import Holding, Times
+from coordinator.runs.holding import Holding
+from coordinator.runs.leases import Times
 from coordinator.runs.runs import ExecutorFactory, Runs
 from coordinator.runs.scripts import ScriptRuns, ScriptTerms
 from coordinator.scope import Scope
@@ -111,14 +112,23 @@ async def _durable_runs(
     if journal is None:
         return None
     jobs = await _jobs(config, stack)
-    times = Times(lease=kept.lease, renewal=kept.renewal, margin=kept.lease_margin, claim=kept.claim, sweep=kept.sweep)
+    times = Times(
+        lease=kept.lease,
+        renewal=kept.renewal,
+        margin=kept.lease_margin,
+        outage=kept.outage,
+        claim=kept.claim,
+        sweep=kept.sweep,
+    )
     holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept), jobs))
 
     def adopt(run: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
         if config.executor and run.epoch > 1:
             scope.lost_nodes.add(config.executor)  # what became of its steps there, nobody can say
-        certainty, stop_wait = config.nodes.certainty, config.placement.cancel_wait
-        return adopted(nodes, scope, run.nodes, timeout=certainty, stop_wait=stop_wait)
+        # A former holder that the journal has lost may keep what runs on nodes that only it can reach.
+        kept_up = max(0.0, kept.outage - run.unheld)
+        timeout, stop_wait = kept_up + config.nodes.certainty, config.placement.cancel_wait
+        return adopted(nodes, scope, run.nodes, timeout=timeout, stop_wait=stop_wait)
 
     waits = Waits(caller=kept.caller_grace, take_over=2 * kept.lease)
     return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs, scripts)

@@ -111,7 +111,11 @@ class JournalSettings(DatabaseSettings):
     renewal: Seconds = 3.0
     """Seconds between two renewals; much less than `lease`."""
     lease_margin: Seconds = 1.0
-    """Seconds before the end of a lease that was not renewed at which its run is stopped here."""
+    """Seconds before the end of a lease that was not renewed at which its run pauses here: no step is begun."""
+    outage: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
+    """Seconds that a paused run waits for the database to come back before it is left to others; what runs on nodes
+    goes on meanwhile. A coordinator that takes a run over waits as much longer for a node that it cannot reach. To be
+    the same for all coordinators of a mesh."""
     claim: Seconds = 0.5
     """Seconds between two looks for runs that nobody holds any more."""
     caller_grace: Seconds = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,23 +24,37 @@ Acknowledge = Callable[[], None]
 class Hold:
     """A coordinator's hold on a run. Once it is given up, the run's executions are another one's to stop.
 
-    `is_certain` says whether nobody else can hold the run yet; a process that was frozen may wake up too late (F5).
+    `is_certain` says whether nobody else can hold the run yet; a process that was frozen may wake up too late (F5). A
+    hold that is not certain may be so again, as after an outage of the journal.
     """
 
-    __slots__ = ("_is_certain", "is_given_up")
+    __slots__ = ("_changed", "_is_certain", "is_given_up")
 
     def __init__(self, is_certain: Callable[[], bool] = lambda: True) -> None:
         self._is_certain = is_certain
+        self._changed = asyncio.Event()
         self.is_given_up = False
 
     def give_up(self) -> None:
         """The run goes on elsewhere."""
         self.is_given_up = True
+        self._changed.set()
 
-    def check(self) -> None:
-        """Raise Aborted unless a step may be sent to a node now."""
-        if self.is_given_up or not self._is_certain():
-            raise Aborted("the run may be another coordinator's by now", reason="RUN_MOVED")
+    def renewed(self) -> None:
+        """It is certain again, for a while."""
+        self._changed.set()
+
+    def is_certain(self) -> bool:
+        """Whether a step may be sent to a node now."""
+        return not self.is_given_up and self._is_certain()
+
+    async def until_certain(self) -> None:
+        """Wait until a step may be sent to a node. Raises Aborted if the run is given up instead."""
+        while not self.is_certain():
+            if self.is_given_up:
+                raise Aborted("the run is another coordinator's by now", reason="RUN_MOVED")
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class Receipts:

@@ -77,6 +77,8 @@ class KeptRun:
     last_sequence: int = 0
     cancel_reason: str | None = None
     """Why it is to be cancelled, if somebody asked for that."""
+    unheld: float = 0.0
+    """Of a run that was just claimed: seconds since its last lease was over; infinite if the run was let go."""
 
 
 class Entry(NamedTuple):
@@ -210,10 +212,11 @@ class Journal(Protocol):
         ...
 
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
-        """Renew every lease of this holder that is not over, for `lease` seconds from now; gives the runs it holds.
+        """Renew every lease of this holder, for `lease` seconds from now; gives the runs it holds.
 
-        A run whose lease was over before is not the holder's any more, even if nobody has claimed it yet. Runs that are
-        accepted or claimed during the call may be missing from the answer.
+        Also of runs whose lease is over, as after an outage of the journal, as long as nobody has claimed them: nobody
+        else can have done anything for them meanwhile. Runs that are accepted or claimed during the call may be missing
+        from the answer.
         """
         ...
 

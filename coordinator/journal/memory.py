@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,7 +153,8 @@ class MemoryJournal:
     async def renew(self, holder: str, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
         now = self._now()
-        mine = [kept for kept in self._runs.values() if kept.holder.name == holder and kept.is_held(now)]
+        held = (kept for kept in self._runs.values() if kept.lease_until is not None)
+        mine = [kept for kept in held if kept.holder.name == holder]
         for kept in mine:
             kept.lease_until = now + micros(lease)
         return [Held(run_id=kept.run.run_id, epoch=kept.epoch, cancel_reason=kept.cancel_reason) for kept in mine]
@@ -169,11 +171,12 @@ class MemoryJournal:
             and kept.run.run_id not in wanted.besides
         ]
         free.sort(key=lambda kept: kept.lease_until or 0)
+        unheld = [math.inf if kept.lease_until is None else seconds(now - kept.lease_until) for kept in free[:limit]]
         for kept in free[:limit]:
             kept.holder, kept.held_since, kept.lease_until = holder, now, now + micros(lease)
             kept.epoch += 1
             kept.run = replace(kept.run, coordinator=holder.name)
-        return [kept.view(now) for kept in free[:limit]]
+        return [replace(kept.view(now), unheld=idle) for kept, idle in zip(free, unheld, strict=False)]
 
     async def let_go(self, run_id: str, epoch: int) -> None:
         """Give a run up."""

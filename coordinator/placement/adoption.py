@@ -172,9 +172,13 @@ class Adoption:
         self._timer: asyncio.TimerHandle | None = None
 
     def expect_within(self, seconds: float) -> None:
-        """From now on, the node holds nothing of the run unless something is heard of it within so many seconds."""
-        self.close()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
+        """The node may hold something of the run for so many seconds from now, whatever was said of it before."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if self._timer is not None:
+            until = max(until, self._timer.when())
+            self._timer.cancel()
+        self._timer = loop.call_at(until, self._give_up)
 
     def _give_up(self) -> None:
         self.answered(None)

@@ -20,6 +20,7 @@ from coordinator.placement.quota import QuotaWait
 from coordinator.placement.spending import Spending
 from coordinator.scope import Scope
 from fanfold.backoff import full_jitter
+from fanfold.errors import Aborted
 from fanfold.model.step import (
     AgentStepSpec,
     FailureCode,
@@ -159,6 +160,8 @@ class MeshExecutor:
                 try:
                     if node.node.name not in self._noted:
                         await self._note(node)
+                    if not self._scope.hold.is_certain():
+                        await self._scope.hold.until_certain()
                     execution = self._begin(node, name, spec, attempt, reservation)
                     await self._wait(execution, reservation)
                 finally:
@@ -174,10 +177,17 @@ class MeshExecutor:
                 continue
             attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:
-                return failed(spec, FailureCode.INTERNAL, "the run has moved to another coordinator")
+                return self._taken_over(spec)
             if ending.reason is RejectionReason.FULL:
                 self._mesh.queue.retry_when_not_full(node)
         raise AssertionError("unreachable")
+
+    def _taken_over(self, spec: AgentStepSpec) -> StepOutcome:
+        """A node knows a newer epoch of the run. Raises Aborted if there can be one."""
+        if self._scope.receipts is None:
+            return failed(spec, FailureCode.INTERNAL, "the node takes the run for another coordinator's")
+        self._scope.hold.give_up()  # what is on nodes is the newer holder's
+        raise Aborted("the run has moved to another coordinator", reason="RUN_MOVED")
 
     async def _note(self, node: KnownNode) -> None:
         """Have it noted that the run's steps may be on this node, before any of them is (C19)."""
@@ -203,7 +213,6 @@ class MeshExecutor:
             spec=reservation.cap(spec),
             progress=self._scope.progress,
         )
-        self._scope.hold.check()
         return node.execute(start, attempt.tell, self._scope)
 
     async def _wait(self, execution: Execution, reservation: Reservation) -> None:

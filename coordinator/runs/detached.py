@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
-from coordinator.runs.log import RETRY_SECONDS
+from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, ends_step, line_of
 from fanfold.backoff import full_jitter

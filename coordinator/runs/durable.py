@@ -18,6 +18,7 @@ from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun, Tenure
 from coordinator.runs.log import ends_run
 from coordinator.runs.opening import Opening
+from coordinator.runs.outage import outlasting
 from coordinator.runs.pipelines import PipelineCall, PipelineRequest, PipelineWork
 from coordinator.runs.reader import KeptReader, LiveReader
 from coordinator.runs.requests import (
@@ -276,7 +277,7 @@ class DurableRuns:
 
         async def use_node(node: str) -> None:
             if node not in kept.nodes:
-                await self.journal.use_node(run_id, epoch, node)
+                await outlasting(scope.hold, lambda: self.journal.use_node(run_id, epoch, node))
 
         scope = Scope(
             run_id=run_id,

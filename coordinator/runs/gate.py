@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """A runner that begins no further step while the run's caller is away, or the journal lags behind (F15)."""
+    """A runner that begins no further step while the run's caller or journal is away, or that lags behind (F15)."""
 
     def __init__(self, runner: StepRunner, run: JournaledRun) -> None:
         self._runner = runner
@@ -28,16 +28,22 @@ class Gate:
 
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run the step, when it may begin."""
+        try:
+            await self._until_open(key)
+            return await self._runner.run_step(key, spec, on_event)
+        except (Aborted, JournalFailed) as error:  # no fault of the step: the run cannot go on here (C17)
+            self._run.move(error if isinstance(error, JournalFailed) else Fenced())
+            raise asyncio.CancelledError from error
+
+    async def _until_open(self, key: StepKey) -> None:
         run, waiting = self._run, self._run.scope.waiting
         if run.log.is_heavy():
             with waiting.step(), waiting.on("the journal"):
                 await run.log.room()
+        if not run.scope.hold.is_certain():
+            with waiting.step(), waiting.on("the journal"):
+                await run.scope.hold.until_certain()
         presence = run.presence
         if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
             with waiting.step(), waiting.on("its caller, who is away"):
                 await presence.wait()
-        try:
-            return await self._runner.run_step(key, spec, on_event)
-        except (Aborted, JournalFailed) as error:  # no fault of the step: the run cannot go on here (C17)
-            run.move(error if isinstance(error, JournalFailed) else Fenced())
-            raise asyncio.CancelledError from error

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,7 @@ from coordinator.journal.journal import (
 )
 from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.journaled import JournaledRun
+from coordinator.runs.leases import Leases, Times
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
 from fanfold.errors import Aborted, FanfoldError, Unavailable
@@ -52,20 +53,6 @@ Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
 """Makes a run that was claimed ready to go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """How long a lease lasts, and how often it is renewed, runs that nobody holds are claimed, and old ones swept.
-
-    In seconds. A run stops here when its lease has not been renewed until `margin` before its end.
-    """
-
-    lease: float = 10.0
-    renewal: float = 3.0
-    claim: float = 0.5
-    margin: float = 1.0
-    sweep: float = 60.0
-
-
 class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
@@ -83,10 +70,12 @@ class Holding:
         self._retention = retention
         self._jobs = jobs
         self._runs: dict[str, JournaledRun] = {}
-        self._valid_until: dict[str, float] = {}
+        self._leases = Leases(times)
         self._beginning: set[str] = set()
         self._others: dict[str, float] = {}
         """Until when runs are left to others, the longest known first."""
+        self._failed_at = -math.inf
+        """When the journal was last away."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
 
@@ -115,8 +104,8 @@ class Holding:
         return self._runs.get(run_id)
 
     def may_write(self, run_id: str) -> bool:
-        """Whether the run's lease is certainly not over: counted from before its last renewal was sent (F5)."""
-        return time.monotonic() < self._valid_until.get(run_id, 0.0) - self.times.margin
+        """Whether the run's lease is certainly not over (F5)."""
+        return self._leases.is_certain(run_id)
 
     async def accept(self, new: NewRun) -> KeptRun:
         """Have the journal keep a new run, held here, or find the one that the request id names (Journal.accept).
@@ -134,7 +123,7 @@ class Holding:
         finally:
             self._beginning.discard(run_id)
         if kept.run.run_id == run_id:
-            self._valid_until[run_id] = asked_at + self.times.lease
+            self._leases.begin(run_id, asked_at)
         return kept
 
     def start(self, run: JournaledRun) -> None:
@@ -158,13 +147,13 @@ class Holding:
         for run in list(self):
             await run.until_gone()
 
-    async def _resume(self, kept: KeptRun, valid_until: float, resume: Resume) -> None:
+    async def _resume(self, kept: KeptRun, asked_at: float, resume: Resume) -> None:
         run_id = kept.run.run_id
         try:
             if (former := self.get(run_id)) is not None:  # it was lost to this very coordinator
                 former.move(Fenced())
                 await former.until_gone()
-            self._valid_until[run_id] = valid_until
+            self._leases.begin(run_id, asked_at)
             self.start(await resume(kept))
         except CannotGoOn as error:
             self._leave_to_others(run_id, error.message)
@@ -179,7 +168,7 @@ class Holding:
         finally:
             self._beginning.discard(run_id)
             if run_id not in self._runs:
-                self._valid_until.pop(run_id, None)
+                self._leases.end(run_id)
 
     async def _carry_out(self, run: JournaledRun) -> None:
         run_id = run.scope.run_id
@@ -193,7 +182,7 @@ class Holding:
         finally:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
-                self._valid_until.pop(run_id, None)
+                self._leases.end(run_id)
 
     def _leave_to_others(self, run_id: str, why: str, seconds: float = math.inf) -> None:
         _log.warning("run left to others", run_id=run_id, why=why)
@@ -245,13 +234,17 @@ class Holding:
             await job.let_go()
 
     async def _renew_for_ever(self) -> None:
-        took = 0.0
+        pause = self.times.renewal
         while True:
-            await asyncio.sleep(max(0.0, self.times.renewal - took))
+            await asyncio.sleep(pause)
             asked_at = time.monotonic()
-            with suppress(JournalFailed):
+            try:
                 await self._renew()
-            took = time.monotonic() - asked_at
+            except JournalFailed:  # once it is back, those who held runs before are to have them before others
+                self._failed_at = time.monotonic()
+                pause = min(self.times.claim, self.times.renewal)
+            else:
+                pause = max(0.0, self.times.renewal - (time.monotonic() - asked_at))
 
     async def _renew(self) -> None:
         asked_at = time.monotonic()
@@ -260,24 +253,25 @@ class Holding:
             run = self._runs.get(mine.run_id)
             if run is not None and run.kept.epoch == mine.epoch:
                 before.pop(mine.run_id, None)
-                self._valid_until[mine.run_id] = asked_at + self.times.lease
+                self._leases.begin(mine.run_id, asked_at)
+                run.renewed()
                 if mine.cancel_reason is not None:
                     run.cancel(mine.cancel_reason)
             elif mine.run_id in self._beginning:
-                if mine.run_id in self._valid_until:  # it was claimed, and there is much to read before it goes on
-                    self._valid_until[mine.run_id] = asked_at + self.times.lease
+                if mine.run_id in self._leases:  # it was claimed, and there is much to read before it goes on
+                    self._leases.begin(mine.run_id, asked_at)
             else:
                 # Its caller was gone before it had begun; whoever claims it goes on with it.
                 self._tasks.create_task(self._let_go(mine.run_id, mine.epoch))  # what is held is renewed meanwhile
         for lost in before.values():
-            lost.move(Fenced("the run's lease was over"))
+            lost.move(Fenced("another coordinator has taken the run over"))
 
     async def _watch_leases(self) -> None:
-        """Stop runs whose lease is about to end: another coordinator may soon have them (F5)."""
+        """Leave runs that nobody knows how they stand, as their leases could not be renewed for long (F5)."""
         while True:
             await asyncio.sleep(self.times.margin / 4)
             for run in list(self):
-                if not self.may_write(run.scope.run_id):
+                if self._leases.is_given_up(run.scope.run_id):
                     run.move(Fenced("the run's lease could not be renewed"))
 
     async def _claim_for_ever(self, resume: Resume) -> None:
@@ -285,17 +279,23 @@ class Holding:
             await asyncio.sleep(self.times.claim)
             if self._leaving is not None:
                 return
-            with suppress(JournalFailed):
+            if time.monotonic() < self._failed_at + self.times.lease:
+                continue
+            try:
                 asked_at, claimed = await self._claim()
-                for kept in claimed:
-                    _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
-                    self._tasks.create_task(self._resume(kept, asked_at + self.times.lease, resume))
+            except JournalFailed:
+                self._failed_at = time.monotonic()
+                continue
+            for kept in claimed:
+                _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
+                self._tasks.create_task(self._resume(kept, asked_at, resume))
 
     async def _claim(self) -> tuple[float, Sequence[KeptRun]]:
         """The runs that nobody held, and since when they are certainly held here."""
         asked_at = time.monotonic()
-        others = frozenset(run_id for run_id, until in self._others.items() if asked_at < until)
-        wanted = Claim(kinds=KINDS, besides=others)
+        others = {run_id for run_id, until in self._others.items() if asked_at < until}
+        ours = {run_id for run_id in self._runs if not self.may_write(run_id)}  # to be renewed, or they are others'
+        wanted = Claim(kinds=KINDS, besides=frozenset(others | ours))
         claimed = await self.journal.claim(self.holder, self.times.lease, wanted=wanted)
         self._beginning.update(kept.run.run_id for kept in claimed)
         if claimed and time.monotonic() - asked_at > self.times.renewal:  # it waited, perhaps for most of a lease

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import structlog
 
 from coordinator.combinators.runner import StepRunner
-from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
+from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone, Record
 from coordinator.runs.account import Account
 from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.gate import Gate
 from coordinator.runs.history import History
 from coordinator.runs.inheritance import inherit
 from coordinator.runs.log import RunLog
+from coordinator.runs.outage import outlasting
 from coordinator.runs.presence import Presence
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.recall import Recall
@@ -83,7 +84,7 @@ class JournaledRun:
             last_sequence=kept.last_sequence,
             standing=self._account.standing,
             on_durable=self._acknowledge,
-            may_write=tenure.may_write,
+            may_write=lambda: tenure.may_write() or not scope.hold.is_given_up,
         )
         self.job = self._job_of(kept)
 
@@ -115,7 +116,15 @@ class JournaledRun:
         run = self._account.view()
         if self.is_pending and self.job is not None:
             run = replace(run, state=RunState.PENDING, waiting_on=THE_REGISTRY)
-        return replace(run, waiting_on="the journal, which cannot be written") if self.log.is_failing() else run
+        return replace(run, waiting_on="the journal, which cannot be written") if self._is_held_up() else run
+
+    def _is_held_up(self) -> bool:
+        """Whether its journal is away, so that nothing can be told of it."""
+        return self.log.is_failing() or not (self.scope.hold.is_certain() or self.scope.hold.is_given_up)
+
+    def renewed(self) -> None:
+        """It is certainly held here, for a while."""
+        self.scope.hold.renewed()
 
     def cancel(self, reason: str) -> None:
         """Have it cancelled; the first reason is kept."""
@@ -266,9 +275,11 @@ class JournaledRun:
             return
         self._account.tell_start()
         self.log.wake()
-        workflow_id = self.kept.run.workflow_id
+        journal, owner, workflow_id = self._tenure.journal, self.scope.owner, self.kept.run.workflow_id
+        records: Sequence[Record] = ()
         try:
-            records = await self._tenure.journal.records(self.scope.owner, workflow_id) if workflow_id else ()
+            if workflow_id:
+                records = await outlasting(self.scope.hold, lambda: journal.records(owner, workflow_id))
         except PayloadGone as error:  # whoever goes on with the run finds the same
             self._failure = error.message
             return
@@ -302,6 +313,9 @@ class JournaledRun:
     async def _watch_caller(self) -> None:
         if self.presence is not None:
             await self.presence.until_given_up()
+            while self._is_held_up():  # its caller could not come back
+                await asyncio.sleep(LOOK_SECONDS)
+                await self.presence.until_given_up()
             self.cancel(f"its caller did not come back within {self.presence.grace:g} s")
 
     async def _attend_job(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from coordinator.journal.journal import Append, Entry, Fenced, Journal, JournalFailed, Record
+from coordinator.runs.outage import RETRY_SECONDS
 from fanfold.errors import FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, RunState
 
@@ -22,9 +23,6 @@ MAX_PENDING_BYTES = 32 * 2**20
 
 TAIL_BYTES = 4 * 2**20
 """Bytes of durable events kept in memory for readers that keep up; others read from the journal."""
-
-RETRY_SECONDS = 0.25
-"""Pause before a write that failed is tried again."""
 
 _log = structlog.get_logger(__name__)
 

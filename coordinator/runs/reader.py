@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from coordinator.journal.journal import Entry, Journal, KeptRun
+from coordinator.journal.journal import Entry, Journal, JournalFailed, KeptRun, PayloadGone
 from coordinator.runs.log import RunLog, ends_run, is_told
+from coordinator.runs.outage import RETRY_SECONDS
 from fanfold.errors import FanfoldError, OutOfRange
 from fanfold.model.run import EventDetail
 
@@ -45,7 +47,7 @@ class LiveReader:
         if self._batch is None:
             self._batch = log.batch_of(self._next)
             if self._batch is None:
-                return self._told(await page_of(log.journal, log.run_id, self._next))
+                return await self._read_kept()
         entries = log.batch(self._batch)
         if entries is not None:
             self._batch += 1
@@ -58,6 +60,17 @@ class LiveReader:
             return []
         else:
             await log.changed.wait()
+        return None
+
+    async def _read_kept(self) -> Sequence[bytes] | None:
+        """Events that are not in memory any more, or None while the journal is away, which a run outlasts."""
+        log = self._log
+        try:
+            return self._told(await page_of(log.journal, log.run_id, self._next))
+        except JournalFailed as error:
+            if log.is_closed or isinstance(error, PayloadGone):
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
         return None
 
     def _told(self, entries: Sequence[Entry]) -> Sequence[bytes] | None:

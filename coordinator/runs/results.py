@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from coordinator.journal.journal import Entry, Journal, JournalFailed, PayloadGone
-from coordinator.runs.log import RETRY_SECONDS
+from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import page_of
 from fanfold.errors import ResourceExhausted
 from fanfold.model.run import LogLine, PhaseStarted, Run, RunEvent, RunStepEvent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -459,17 +460,34 @@ async def test_a_renewal_is_of_all_of_a_holders_leases_and_of_no_others(journal:
 
 
 @pytest.mark.contract("F5")
-async def test_a_lease_that_was_over_is_not_renewed(journal: Journal) -> None:
+async def test_a_lease_that_is_over_is_renewed_unless_somebody_has_claimed_the_run(journal: Journal) -> None:
     await journal.accept(new_run("r"), HERE, LONG)
-    assert [it.run_id for it in await journal.renew("here", 0.1)] == ["r"]
 
     async def is_over() -> bool:
         kept = await journal.find("r")
         return kept is not None and kept.lease_left < 0
 
+    for renewed in (LONG, 0.1):
+        assert [it.run_id for it in await journal.renew("here", 0.1)] == ["r"]
+        await eventually(is_over, "the lease is over")
+        assert [(it.run_id, it.epoch) for it in await journal.renew("here", renewed)] == [("r", 1)]
+        if renewed == LONG:
+            assert list(await journal.claim(THERE, LONG)) == []
     await eventually(is_over, "the lease is over")
+    assert [(it.run.run_id, it.epoch) for it in await journal.claim(THERE, LONG)] == [("r", 2)]
     assert list(await journal.renew("here", LONG)) == []
-    assert [it.run.run_id for it in await journal.claim(THERE, LONG)] == ["r"]
+
+
+@pytest.mark.contract("C19")
+async def test_a_claim_tells_for_how_long_nobody_has_held_a_run(journal: Journal) -> None:
+    await journal.accept(new_run("let go"), HERE, LONG)
+    await journal.let_go("let go", 1)
+    await journal.accept(new_run("over"), HERE, OVER)
+    before = await journal.find("over")
+    assert before is not None
+    unheld = {kept.run.run_id: kept.unheld for kept in await journal.claim(THERE, LONG)}
+    assert unheld["let go"] == math.inf
+    assert -before.lease_left <= unheld["over"] < LONG
 
 
 @pytest.mark.contract("C19", "F5")
@@ -484,7 +502,7 @@ async def test_only_a_run_that_nobody_holds_is_claimed_and_gets_its_next_epoch(j
     for name, kept in claimed.items():
         assert (kept.epoch, kept.holder, kept.run.coordinator) == (2, THERE, "there")
         assert kept.lease_left == pytest.approx(20.0, abs=5.0)
-        assert replace(kept, lease_left=0.0) == await found(journal, name)
+        assert replace(kept, lease_left=0.0, unheld=0.0) == await found(journal, name)
     over = claimed["over"]
     assert over.held_since >= before.held_since
     assert (over.request_id, over.run.created_at) == ("q", before.run.created_at)

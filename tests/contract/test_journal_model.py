@@ -30,12 +30,17 @@ whiches = st.integers(0, 1_000)
 
 @dataclass(slots=True)
 class Modelled:
-    """A run as it must be. `holder` is None when nobody holds it: it has ended, was let go, or its lease is over."""
+    """A run as it must be. `holder` is None when it has ended or was let go; `is_over` says whether its lease is."""
 
     epoch: int
     holder: Holder | None
+    is_over: bool = False
     ended: bool = False
     entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def is_held(self) -> bool:
+        return self.holder is not None and not self.is_over
 
 
 class Machine(RuleBasedStateMachine):
@@ -68,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         run_id = f"r{len(self.model)}"
         kept = self.do(self.journal.accept(new_run(run_id), holder, lease))
         assert kept.epoch == 1
-        self.model[run_id] = Modelled(1, holder if lease else None)
+        self.model[run_id] = Modelled(1, holder, not lease)
         self.given[holder.name].append((run_id, 1))
 
     @precondition(lambda self: all(self.given.values()))
@@ -91,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(holder=holders, lease=LEASES, limit=st.integers(1, 4))
     def claim(self, holder: Holder, lease: float, limit: int) -> None:
-        free = {run_id for run_id, modelled in self.model.items() if not modelled.ended and modelled.holder is None}
+        free = {run_id for run_id, modelled in self.model.items() if not modelled.ended and not modelled.is_held}
         claimed = self.do(self.journal.claim(holder, lease, limit))
         assert len(claimed) == min(limit, len(free))
         assert {kept.run.run_id for kept in claimed} <= free
@@ -99,19 +104,18 @@ class Machine(RuleBasedStateMachine):
             run_id = kept.run.run_id
             modelled = self.model[run_id]
             modelled.epoch += 1
-            modelled.holder = holder if lease else None
+            modelled.holder, modelled.is_over = holder, not lease
             assert kept.epoch == modelled.epoch
             self.given[holder.name].append((run_id, kept.epoch))
 
     @rule(holder=holders, lease=LEASES)
     def renew(self, holder: Holder, lease: float) -> None:
-        """With a lease that is over at once: all leases of the holder expire."""
+        """With a lease that is over at once: all leases of the holder expire. Those that are over go on."""
         mine = {run_id: modelled for run_id, modelled in self.model.items() if modelled.holder == holder}
         held = self.do(self.journal.renew(holder.name, lease))
         assert {it.run_id: it.epoch for it in held} == {run_id: modelled.epoch for run_id, modelled in mine.items()}
-        if not lease:
-            for modelled in mine.values():
-                modelled.holder = None
+        for modelled in mine.values():
+            modelled.is_over = not lease
 
     @precondition(lambda self: all(self.given.values()))
     @rule(holder=holders, which=whiches)
@@ -127,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             kept = self.do(self.journal.find(run_id))
             assert kept is not None
             assert kept.epoch == modelled.epoch
-            assert (kept.lease_left > 0) == (modelled.holder is not None)
+            assert (kept.lease_left > 0) == modelled.is_held
             if modelled.holder is not None:
                 assert kept.holder == modelled.holder
             assert kept.last_sequence == len(modelled.entries)

@@ -33,7 +33,7 @@ SILENCE_LIMIT = 1.2
 LEASES = {"lease": 1.0, "lease_grace": 1.0, "lease_margin": 0.5, "silence": 2.0, "redial_delay": 0.2}
 """A runtime that is frozen cannot end a lease, so the silence limit, and what it takes to kill, are less than lease and
 grace. Nodes speak once a second, which is why `silence` is not as short as the rest."""
-JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 60.0}
+JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "outage": 3.0, "caller_grace": 60.0}
 LONG_LEASES = {**LEASES, "lease": 2.25}
 """Of nodes whose coordinators take over from one another: four fifths of it outlast the lease of a run."""
 PATIENCE = {"retry_first": 0.05, "retry_most": 0.2, "unplaceable": 30}

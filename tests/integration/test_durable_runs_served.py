@@ -21,7 +21,7 @@ from support.mesh import RunningMesh, coordinator_alone, running_mesh
 pytestmark = pytest.mark.process
 
 LIFECYCLE = run_pb2.EVENT_DETAIL_LIFECYCLE
-SHORT = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 1.0}
+SHORT = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "outage": 0.0, "caller_grace": 1.0}
 
 
 def journal(tmp_path: Path) -> dict[str, Any]:

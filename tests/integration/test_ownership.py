@@ -29,7 +29,7 @@ from unit.rpc.rpc_fakes import error_of
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C33", "C34", "C40", "F26")]
 
-SHORT = {"lease": 3.0, "renewal": 0.5, "lease_margin": 0.6, "claim": 0.2, "caller_grace": 2.0}
+SHORT = {"lease": 3.0, "renewal": 0.5, "lease_margin": 0.6, "claim": 0.2, "outage": 0.0, "caller_grace": 2.0}
 
 
 def step(task_id: str, agent: str = "noop", prompt: str = "p") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fanfold import Mesh
 from fanfold.cli.child import Child
 from support.mesh import ANY_PORT, SHORT_PATIENCE, node_config, until_ready
 
-SHORT_LEASES = {"lease": 2.0, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 5.0}
+SHORT_LEASES = {"lease": 2.0, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "outage": 0.0, "caller_grace": 5.0}
 """How long runs are held in meshes of tests, in seconds."""
 
 

@@ -18,7 +18,8 @@ from coordinator.placement.in_process import InProcessExecutor
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.detached import Jobs
 from coordinator.runs.durable import DurableRuns, Reader, RunnerFactory, Waits
-from coordinator.runs.holding import Holding, Times
+from coordinator.runs.holding import Holding
+from coordinator.runs.leases import Times
 from coordinator.runs.opening import Opening
 from coordinator.scope import Scope
 from fanfold.agent import AgentFailed, StepContext
@@ -28,7 +29,7 @@ from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepStarte
 from fanfold.schema import SchemaValidator
 from fanfold.wire.run import event_from_bytes
 
-TIMES = Times(lease=3.0, renewal=0.3, claim=0.1, margin=0.5)
+TIMES = Times(lease=3.0, renewal=0.3, claim=0.1, margin=0.5, outage=0.0)
 WAITS = Waits(caller=0.6, take_over=5.0)
 DEADLINE = 20.0
 
@@ -127,10 +128,10 @@ class World:
         self._stack = stack
 
     async def coordinator(
-        self, name: str, runners: RunnerFactory | None = None, jobs: Jobs | None = None
+        self, name: str, runners: RunnerFactory | None = None, jobs: Jobs | None = None, times: Times = TIMES
     ) -> Coordinator:
         journal = Cut(self.shared)
-        holding = await self._stack.enter_async_context(Holding(journal, name, TIMES, Retention(), jobs))
+        holding = await self._stack.enter_async_context(Holding(journal, name, times, Retention(), jobs))
         holding.address = name
 
         def adopt(kept: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:

@@ -16,7 +16,7 @@ from executor_node.supervisor.client import Supervision
 from fanfold.cli.child import Child
 from support.mesh import ANY_PORT, SHORT_PATIENCE, coordinator_alone, node_config
 
-JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "caller_grace": 10.0}
+JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "outage": 0.0, "caller_grace": 10.0}
 NODES = {"lease": 3.0, "lease_grace": 1.0, "lease_margin": 0.3, "redial_delay": 0.2}
 
 

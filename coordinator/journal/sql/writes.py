@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, select, update
@@ -23,7 +25,7 @@ from coordinator.journal.sql.tables import (
     runs,
 )
 from fanfold.sql.database import exclude
-from fanfold.sql.instants import micros, moment
+from fanfold.sql.instants import micros, moment, seconds
 from fanfold.sql.writer import Transaction
 
 _is_this_run = runs.c.run_id == bindparam("this_run")
@@ -95,8 +97,8 @@ def set_job(transaction: Transaction, run_id: str, epoch: int, job_id: str) -> N
 
 
 def renew(transaction: Transaction, holder: str, lease: float) -> Sequence[Held]:
-    """Renew all leases of a holder that are not over."""
-    mine = update(runs).where(goes_on, runs.c.holder == holder, runs.c.lease_until > transaction.now)
+    """Renew all leases of a holder, also those that are over."""
+    mine = update(runs).where(goes_on, runs.c.holder == holder, runs.c.lease_until != NOBODY)
     renewed = mine.values(lease_until=transaction.now + micros(lease))
     rows = transaction.connection.execute(renewed.returning(runs.c.run_id, runs.c.epoch, runs.c.cancel_reason))
     return [Held(run_id=row.run_id, epoch=row.epoch, cancel_reason=row.cancel_reason) for row in rows]
@@ -111,15 +113,18 @@ def claim(transaction: Transaction, holder: Holder, lease: float, limit: int, wa
         runs.c.kind.in_([kind.value for kind in wanted.kinds]),  # a newer release's kinds are none of ours
         runs.c.run_id.not_in(wanted.besides),
     )
-    free = select(runs.c.run_id, runs.c.epoch).where(is_free).order_by(runs.c.lease_until).limit(limit)
+    free = (
+        select(runs.c.run_id, runs.c.epoch, runs.c.lease_until).where(is_free).order_by(runs.c.lease_until).limit(limit)
+    )
     rows = connection.execute(free.with_for_update(skip_locked=True)).all()
     if not rows:
         return []
     columns = holding(holder, now, micros(lease))
     for row in rows:
         connection.execute(_UPDATE, {"this_run": row.run_id, "epoch": row.epoch + 1, **columns})
-    claimed = connection.execute(select(runs).where(runs.c.run_id.in_([row.run_id for row in rows])))
-    return [kept_run(row, now) for row in claimed]
+    unheld = {row.run_id: seconds(now - row.lease_until) if row.lease_until != NOBODY else math.inf for row in rows}
+    claimed = connection.execute(select(runs).where(runs.c.run_id.in_(unheld)))
+    return [replace(kept_run(row, now), unheld=unheld[row.run_id]) for row in claimed]
 
 
 def let_go(transaction: Transaction, run_id: str, epoch: int) -> None:

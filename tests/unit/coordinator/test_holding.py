@@ -14,8 +14,9 @@ from coordinator.journal.journal import ANY, Append, Claim, Entry, Held, Holder,
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns, Waits
-from coordinator.runs.holding import Holding, Times
+from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun
+from coordinator.runs.leases import Times
 from coordinator.scope import Scope
 from fanfold.background import background
 from fanfold.model.run import EventDetail, Run, RunEnded, RunKind, RunStarted, RunState, StepCounts
