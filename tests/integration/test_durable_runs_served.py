@@ -156,7 +156,7 @@ async def test_calls_that_reach_another_coordinator_are_passed_on(tmp_path: Path
         open_channel(other.address) as channel,
     ):
         elsewhere: Any = CoordinatorStub(channel)
-        asked = request([step("a", agent="waits")], request_id="r1", events=LIFECYCLE)
+        asked = request([step("a", agent="waits", prompt="60")], request_id="r1", events=LIFECYCLE)
         call = stub.Run(iter(asked))
         run_id = (await call.read()).events[0].started.run_id
         watching = elsewhere.WatchRun(pb.WatchRunRequest(run_id=run_id, events=LIFECYCLE))
