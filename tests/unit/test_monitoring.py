@@ -197,6 +197,13 @@ def test_the_runbook_names_commands_and_panels_that_exist() -> None:
     assert {title.rstrip(",") for title in quoted} <= titles
 
 
+def test_the_runbook_names_settings_that_exist() -> None:
+    named = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", " ".join(sections().values())))
+    settings = set(re.findall(r"^\| `([a-z_.]+)` \|", (RUNBOOK.parent / "configuration.md").read_text(), re.MULTILINE))
+    assert len(named) > 10
+    assert named <= settings, sorted(named - settings)
+
+
 def parse(words: list[str]) -> None:
     """Have the command line read a command, whose arguments are given in capitals, without carrying it out."""
     command: Any = get_command(app)
