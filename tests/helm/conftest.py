@@ -1,0 +1,27 @@
+"""These tests need programs that nothing else needs, so they run only where `--chart` says that those are installed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.charts import Helm
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--chart") is None:
+        for item in items:
+            if "helm" in item.path.parts:
+                item.add_marker(pytest.mark.skip(reason="helm is not installed: run `make chart`"))
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config) -> Helm:
+    """The real program."""
+    own = Path(pytestconfig.getoption("--chart")) / "helm"
+    found = str(own) if own.exists() else shutil.which("helm")
+    if found is None:
+        pytest.skip("helm is not on the path, and has no package for this machine")
+    return Helm(found)
