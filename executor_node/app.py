@@ -13,7 +13,7 @@ from executor_node.admission import Limits
 from executor_node.config import ExecutorNodeConfig
 from executor_node.executions import Executions
 from executor_node.keeping import Keeping
-from executor_node.metrics import StatusCollector
+from executor_node.metrics import NodeCollector
 from executor_node.offer import Offer
 from executor_node.places import places_of
 from executor_node.servicer import ExecutorNodeServicer, service
@@ -71,7 +71,6 @@ async def running(
             )
         )
         executions.prestart()
-        StatusCollector(executions.status, registry)
         identity = _Identity(config, offer, executions)
         kept = config.kept
         servicer = ExecutorNodeServicer(
@@ -80,6 +79,7 @@ async def running(
             Keeping(seconds=kept.seconds, characters=kept.characters),
             caller_grace=config.step.caller_grace,
         )
+        NodeCollector(executions, servicer.links, registry)
 
         async def finish(grace: float) -> None:
             executions.begin_drain()

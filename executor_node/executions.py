@@ -17,6 +17,7 @@ from executor_node.agents.command.agents import CommandAgents
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.python import PythonAgents
 from executor_node.clock import TurnClock
+from executor_node.counts import Counts
 from executor_node.places import Places
 from executor_node.running import Act, Home, RunningStep
 from executor_node.schemas import Schemas
@@ -68,6 +69,7 @@ class Executions:
         environment: Mapping[str, str],
         limits: Limits,
     ) -> None:
+        self.counts = Counts()
         self._node_name = node_name
         self._agents = agents
         self._supervision = supervision
@@ -260,6 +262,7 @@ class Executions:
         del self._steps[step.execution_id]
         self._ended.set()
         step.tell_outcome(structured)
+        self.counts.note_ended(step.agent.name, step.failure, step.usage, self._loop.time() - step.began_at)
 
 
 def _may_be_mended(step: RunningStep) -> bool:

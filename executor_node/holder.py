@@ -64,6 +64,11 @@ class Holder:
         """The executions that run, and those whose ending was not acknowledged."""
         return [*self._running, *(each.execution_id for each in self._endings)]
 
+    @property
+    def unacknowledged(self) -> int:
+        """Endings that it has not acknowledged."""
+        return len(self._endings)
+
     def has_work(self) -> bool:
         """Whether it runs something here, or wanted to a moment ago."""
         return bool(self._running) or self._loop.time() < self._has_work_until
@@ -287,6 +292,8 @@ class Holder:
     def _end(self, held: Held, ending: StepEnded | Rejection) -> None:
         held.ending = ending
         self._endings.add(held)
+        if isinstance(ending, Rejection):
+            self._executions.counts.note_refused(ending.reason)
         if self._link is None:
             self._endings.drop_oldest(self._keeping.characters)
         else:
@@ -307,6 +314,7 @@ class Holder:
     # Its end.
 
     def _lease_ended(self) -> None:
+        self._executions.counts.leases_expired += 1
         for held in self._running.values():
             held.has_expired = True
         self._stop_all("its coordinator was not heard for the time of its lease")

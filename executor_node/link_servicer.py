@@ -65,6 +65,8 @@ async def serve_link(
             while words := await link.words.read():
                 await asyncio.sleep(0)  # first the workers get what was just started
                 for response in _responses(words, link):
+                    if response.updates:
+                        links.batches["sent",].add(len(response.updates))
                     yield response
                 link.words_sent()
         if link.ended_by is not None:
@@ -106,6 +108,8 @@ async def _heed(requests: AsyncIterator[pb.LinkRequest], link: CoordinatorLink, 
         if link.words.is_closed:
             return
         holder.renew()
+        if asked := len(request.starts) + len(request.cancels) + len(request.acknowledged):
+            links.batches["received",].add(asked)
         for adoption in request.adoptions:
             links.adopt(holder, adoption.run_id, adoption.epoch)
         for execution_id in request.acknowledged:

@@ -19,12 +19,22 @@ class Links:
     """The coordinators that have something here, and the epochs of the runs they spoke of."""
 
     def __init__(self, executions: Executions, keeping: Keeping = DEFAULT_KEEPING) -> None:
+        self.batches = executions.counts.batches
         self._executions = executions
         self._keeping = keeping
         self._holders: dict[str, Holder] = {}
         self._epochs: OrderedDict[str, int] = OrderedDict()
         self._unbegun: set[str] = set()
         """Those of them that were only adopted: nothing of them was begun here since the node was started."""
+
+    def __len__(self) -> int:
+        """How many coordinators have a link or hold something."""
+        return len(self._holders)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Endings that no coordinator has acknowledged yet."""
+        return sum(holder.unacknowledged for holder in self._holders.values())
 
     def open(
         self,

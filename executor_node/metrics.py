@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fanfold.families import number
-from fanfold.measures import LONG, SIZES, counter, gauge, histogram
-from fanfold.model.node import NodeStatus
+from executor_node.executions import Executions
+from executor_node.links import Links
+from fanfold.families import number, numbers, spreads
+from fanfold.measures import FRAMES, LONG, MAX_AGENTS, OK, OTHER, Tally, counter, gauge, histogram
 from fanfold.ports import RejectionReason
 
-_AGENT = {"agent": "the agents that the node offers or has offered, at most 100 of them; `other`"}
+_AGENT = {"agent": f"the first {MAX_AGENTS} of the node's agents that are asked for, `{OTHER}`"}
 
 RUNNING_STEPS = gauge("fanfold_node_running_steps", "Steps that have a place on the node.")
 MAX_CONCURRENT_STEPS = gauge("fanfold_node_max_concurrent_steps", "Steps that the node takes at most.")
@@ -23,7 +24,7 @@ STEPS = counter(
     "fanfold_node_steps_ended_total",
     "Attempts of steps that ended here; `OK`, or why they failed.",
     **_AGENT,
-    code="`OK` and the failure codes (C3)",
+    code=f"`{OK}` and the failure codes (C3)",
 )
 STEP_SECONDS = histogram(
     "fanfold_node_step_duration_seconds",
@@ -33,7 +34,7 @@ STEP_SECONDS = histogram(
 )
 REFUSALS = counter(
     "fanfold_node_steps_refused_total",
-    "Steps that were asked for and not taken; that is never the step's failure.",
+    "Steps of coordinators that were not taken, or handed back; that is never the step's failure.",
     reason=tuple(reason.name.lower() for reason in RejectionReason),
 )
 TOKENS = counter(
@@ -51,23 +52,34 @@ LEASES_EXPIRED = counter(
 )
 LINK_BATCH = histogram(
     "fanfold_node_link_batch_elements",
-    SIZES,
-    "Starts, cancels and acknowledgements in a message from a coordinator, or events in one to it.",
+    FRAMES,
+    "Starts, cancels and acknowledgements in a message from a coordinator, events and rejections in one to it. Those"
+    " that have none are not counted.",
     direction=("sent", "received"),
 )
 
 
-class StatusCollector(Collector):
+class NodeCollector(Collector):
     """Tells how the node fares at the moment of a scrape."""
 
-    def __init__(self, status: Callable[[], NodeStatus], registry: CollectorRegistry) -> None:
-        self._status = status
+    def __init__(self, executions: Executions, links: Links, registry: CollectorRegistry) -> None:
+        self._executions = executions
+        self._links = links
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics as they are now."""
-        status = self._status()
+        status, counts = self._executions.status(), self._executions.counts
         yield number(RUNNING_STEPS, status.running_steps)
         yield number(MAX_CONCURRENT_STEPS, status.max_concurrent_steps)
         yield number(CONCURRENCY_HINT, status.concurrency_hint)
         yield number(DRAINING, int(status.draining))
+        yield numbers(STEPS, counts.ended)
+        yield spreads(STEP_SECONDS, counts.seconds)
+        yield numbers(REFUSALS, counts.refused)
+        yield numbers(TOKENS, counts.tokens)
+        yield numbers(HELD_BACK, Tally(("quota" if each.quota else "rate",) for each in status.held_back))
+        yield number(COORDINATORS, len(self._links))
+        yield number(HELD_ENDINGS, self._links.unacknowledged)
+        yield number(LEASES_EXPIRED, counts.leases_expired)
+        yield spreads(LINK_BATCH, counts.batches)

@@ -123,6 +123,11 @@ class RunningStep:
         return self.spec.output_schema is not None and self.stopped_by is None and self.result.failure is None
 
     @property
+    def failure(self) -> StepFailure | None:
+        """Why it fails, as far as is known."""
+        return self.stopped_by or self.result.failure
+
+    @property
     def usage(self) -> Usage:
         """What it has cost so far, as far as that was told."""
         return self._usage_before + (self._usage_told if self.result.usage is NO_USAGE else self.result.usage)
@@ -208,8 +213,7 @@ class RunningStep:
 
     def tell_outcome(self, structured: Any = None) -> None:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
-        result = self.result
-        failure = self.stopped_by or result.failure
+        result, failure = self.result, self.failure
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
         if self._progress is not None:

@@ -59,16 +59,16 @@ class ExecutorNodeServicer(GeneratedServicer):
         caller_grace: float = 30.0,
     ) -> None:
         self._describe = describe
-        self._links = Links(executions, keeping)
+        self.links = Links(executions, keeping)
         self._direct = DirectCalls(executions, keeping, caller_grace=caller_grace)
 
     def tell_status(self) -> None:
         """Tell every coordinator at once how the node fares now."""
-        self._links.tell_status()
+        self.links.tell_status()
 
     def tell_node(self) -> None:
         """Tell every coordinator what the node is from now on."""
-        self._links.tell_node(self._describe())
+        self.links.tell_node(self._describe())
 
     async def DescribeNode(  # noqa: N802 - named by the proto
         self, request: pb.DescribeNodeRequest, context: Context
@@ -106,7 +106,7 @@ class ExecutorNodeServicer(GeneratedServicer):
         self, request_iterator: AsyncIterator[pb.LinkRequest], context: Context
     ) -> AsyncIterator[pb.LinkResponse]:
         """Carry all steps of one coordinator."""
-        async with aclosing(serve_link(self._links, aiter(request_iterator), self._describe)) as responses:
+        async with aclosing(serve_link(self.links, aiter(request_iterator), self._describe)) as responses:
             async for response in responses:
                 yield response
 

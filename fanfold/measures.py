@@ -25,6 +25,15 @@ LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0)
 """Buckets for how much goes together."""
 
+FRAMES = SIZES[:8]
+"""Buckets for the elements of a message on a link."""
+
+MAX_AGENTS = 100
+"""Agents that are told apart."""
+
+OK = "OK"
+"""The code of what did not fail."""
+
 OTHER = "other"
 """The value of a label for all values beyond those that are told apart."""
 
