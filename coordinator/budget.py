@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from coordinator.waiting import Waiting
+from coordinator.waiting import Waiting, WaitsOn
 from fanfold.model.checks import MAX_TOKENS
 from fanfold.model.run import Budget
 from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepFailure, StepOutcome
@@ -174,7 +174,7 @@ class TokenBudget:
         place: asyncio.Future[Reservation | None] = asyncio.get_running_loop().create_future()
         self._line.append((place, tokens))
         try:
-            with waiting.on(WAITS_ON):
+            with waiting.on(WaitsOn.TOKENS, WAITS_ON):
                 return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and (reservation := place.result()) is not None:

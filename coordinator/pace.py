@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
-from coordinator.waiting import Waiting
+from coordinator.waiting import Waiting, WaitsOn
 
 CALLER_BEHIND = "its caller, which has much to read"
 """What a run waits on whose caller does not read as fast as its steps end (C42)."""
@@ -44,7 +44,7 @@ class Pace:
     async def turn(self, waiting: Waiting) -> AsyncIterator[None]:
         """Take one large ending while the block lasts: one at a time, and none while the reader has much to read."""
         async with AsyncExitStack() as stack:
-            with waiting.on(CALLER_BEHIND):
+            with waiting.on(WaitsOn.CALLER, CALLER_BEHIND):
                 await stack.enter_async_context(self._turn)
                 if self._reader is not None:
                     await self._reader.room()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.placement.execution import Execution, ExecutionName
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
 from fanfold.errors import Aborted
 from fanfold.model.step import FailureCode, StepOutcome
 from fanfold.ports import RunAdopted
@@ -61,7 +62,7 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
     found: list[AdoptedExecution] = []
 
     async def ask(node_name: str) -> None:
-        with scope.waiting.on(f"node {node_name}, which may hold steps of the run"):
+        with scope.waiting.on(WaitsOn.NODE, f"node {node_name}, which may hold steps of the run"):
             held = await nodes.adopt(scope.run_id, scope.epoch, node_name, timeout)
         if held is None:
             scope.lost_nodes.add(node_name)

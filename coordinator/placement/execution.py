@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent, Rejection
 
@@ -117,7 +118,7 @@ class Execution:
         """Loop time at which it is to be stopped."""
         self._listener: OnStepEvent | None = None
         self._scope: Scope | None = None
-        self._suspended_by = ""
+        self._suspended_by: tuple[WaitsOn, str] | None = None
         self._suspension: ExitStack | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -128,7 +129,7 @@ class Execution:
         if self.started is not None:
             listener(self.started)
         if self._suspended_by:
-            self.suspend(self._suspended_by)
+            self.suspend(*self._suspended_by)
 
     def acknowledge(self) -> None:
         """Nobody needs its ending any more."""
@@ -162,17 +163,17 @@ class Execution:
         """Whether its progress is read as fast as it comes."""
         return self._scope is not None and self._scope.pace.keeps_up()
 
-    def suspend(self, reason: str) -> None:
+    def suspend(self, kind: WaitsOn, reason: str) -> None:
         """Nothing is heard of it, because of this."""
         self.resume()
-        self._suspended_by = reason
+        self._suspended_by = kind, reason
         if self._scope is not None:
             self._suspension = ExitStack()
-            self._suspension.enter_context(self._scope.waiting.on(reason))
+            self._suspension.enter_context(self._scope.waiting.on(kind, reason))
 
     def resume(self) -> None:
         """It is heard of again."""
-        self._suspended_by = ""
+        self._suspended_by = None
         if self._suspension is not None:
             self._suspension.close()
             self._suspension = None

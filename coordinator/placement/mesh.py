@@ -19,6 +19,7 @@ from coordinator.placement.queue import PlacementQueue
 from coordinator.placement.quota import QuotaWait
 from coordinator.placement.spending import Spending
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
 from fanfold.backoff import full_jitter
 from fanfold.errors import Aborted
 from fanfold.model.step import (
@@ -114,7 +115,7 @@ class MeshExecutor:
                 return attempt.in_all(outcome)  # it could not be placed, however long it was tried
             self._forget_endings(key.name)
             pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
-            with self._scope.waiting.on("another attempt, after a pause"):
+            with self._scope.waiting.on(WaitsOn.RETRY, "another attempt, after a pause"):
                 await asyncio.sleep(pause)
             attempt, outcome = attempt.next(attempt.in_all(outcome)), None
 

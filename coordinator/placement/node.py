@@ -11,6 +11,7 @@ from enum import Enum, auto
 from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
 from fanfold.errors import FanfoldError
 from fanfold.model.node import HeldBack, Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent
@@ -344,14 +345,15 @@ class KnownNode:
             elif execution.got_on:
                 execution.got_on = False
             else:
-                execution.suspend(held_back.waiting_on)
+                execution.suspend(WaitsOn.QUOTA, held_back.waiting_on)
 
     def _wait_for_leases(self) -> None:
         certainty = self._leases.certainty
         if self._executions:
             asyncio.get_running_loop().call_later(certainty, self._give_up, self._welcomes)
         for execution in self._executions.values():
-            execution.suspend(f"node {self.node.name}, whose link is down, or the end of its lease")
+            reason = f"node {self.node.name}, whose link is down, or the end of its lease"
+            execution.suspend(WaitsOn.NODE, reason)
         for adoption in self._adoptions.of(self.node.name):
             adoption.expect_within(certainty)
 

@@ -14,7 +14,7 @@ from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
 from coordinator.placement.node import NO_LEASES, Change, KnownNode, Leases
 from fanfold.backoff import full_jitter
 from fanfold.errors import FailedPrecondition, FanfoldError, InternalError, Unavailable
-from fanfold.model.node import Node, NodesChanged, NodeView
+from fanfold.model.node import Node, NodesChanged, NodeState, NodeView
 from fanfold.model.validation import nearest_name
 from fanfold.ports import NodeDialer
 
@@ -41,6 +41,8 @@ class Nodes:
         self._listeners: list[Callable[[KnownNode, Change], None]] = []
         self._watchers: set[_Watcher] = set()
         self._agents_ever: set[str] = set()
+        self.lost = 0
+        """Links that broke though their nodes did not drain."""
         self._hint = 0  # every step asks, and there may be many nodes
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -159,6 +161,7 @@ class Nodes:
             reason = await self._hold_link(known)
             failures = 1 if known.is_linked() else failures + 1
             if known.is_linked():
+                self.lost += known.state is not NodeState.DRAINING
                 _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
             known.lost(reason)
             self._tell_watchers(known)

@@ -10,6 +10,8 @@ from coordinator.placement.node import Change, KnownNode
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.turns import Need, Place, Turns
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
+from fanfold.measures import LASTING, Spreads
 from fanfold.model.node import NodeState
 from fanfold.model.step import AgentStepSpec, FailureCode, StepFailure
 
@@ -38,13 +40,24 @@ class PlacementQueue:
     def __init__(self, nodes: Nodes, patience: Patience) -> None:
         self._nodes = nodes
         self.patience = patience
+        self.waits = Spreads(LASTING)
+        """How long steps have waited for a place, by the result."""
+        self._placed, self._refused = self.waits["placed",], self.waits["refused",]
         self._turns = Turns()
         nodes.listen(self._on_change)
+
+    @property
+    def waiting(self) -> int:
+        """How many steps wait for a place."""
+        return len(self._turns)
 
     def take(self, spec: AgentStepSpec) -> KnownNode | None:
         """A node with a place taken on it, if there is one and nobody waits for such a place."""
         need = Need.of(spec)
-        return None if need in self._turns else self._take_place(need)
+        node = None if need in self._turns else self._take_place(need)
+        if node is not None:
+            self._placed.add(0.0)
+        return node
 
     async def acquire(self, spec: AgentStepSpec, scope: Scope) -> KnownNode | StepFailure:
         """A node with a place taken on it, or why the step cannot be placed (AGENT_UNKNOWN, UNPLACEABLE)."""
@@ -52,6 +65,7 @@ class PlacementQueue:
             return taken
         need = Need.of(spec)
         loop = asyncio.get_running_loop()
+        since = loop.time()
         hopeless_since: float | None = None
         while True:
             failure, patience = self._judge(need)
@@ -59,13 +73,15 @@ class PlacementQueue:
             why = failure.message if failure else f"every node that offers agent {need.agent!r} is full"
             try:
                 async with asyncio.timeout_at(None if hopeless_since is None else hopeless_since + patience):
-                    with scope.waiting.on(f"a place: {why}"):
+                    with scope.waiting.on(_waits_on(failure), f"a place: {why}"):
                         node = await self._wait_for_turn(need, scope)
             except TimeoutError:
                 assert failure is not None, "only hopeless waiting has an end"
+                self._refused.add(loop.time() - since)
                 return replace(failure, message=f"{failure.message}; waited {patience:g} s")
             node = node or self._take_place(need)
             if node is not None:
+                self._placed.add(loop.time() - since)
                 return node
 
     def release(self, node: KnownNode) -> None:
@@ -147,3 +163,8 @@ class PlacementQueue:
             return None, 0.0
         message = f"{waits[0].waiting_on} is exhausted"
         return StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message=message), self.patience.quota
+
+
+def _waits_on(failure: StepFailure | None) -> WaitsOn:
+    """What a step waits on that will end so if nothing changes; None is one that only waits for room."""
+    return WaitsOn.QUOTA if failure and failure.code is FailureCode.QUOTA_EXHAUSTED else WaitsOn.PLACE

@@ -6,6 +6,7 @@ import asyncio
 
 from coordinator.placement.node import KnownNode
 from coordinator.scope import Scope
+from coordinator.waiting import WaitsOn
 from fanfold.backoff import full_jitter
 from fanfold.model.node import HeldBack
 from fanfold.model.step import FailureCode, StepOutcome
@@ -37,6 +38,6 @@ class QuotaWait:
             return False
         self._times += 1
         node.hold_back(HeldBack(agent=outcome.agent, waiting_on="the quota of its model's provider", quota=True))
-        with scope.waiting.on(f"a quota: {failure.message}"):
+        with scope.waiting.on(WaitsOn.QUOTA, f"a quota: {failure.message}"):
             await asyncio.sleep(full_jitter(self._times, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS))
         return True

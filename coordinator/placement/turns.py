@@ -42,6 +42,10 @@ class Turns:
         self._owners: dict[str, dict[str, _Run]] = {}
         self._needs: Counter[Need] = Counter()
 
+    def __len__(self) -> int:
+        """How many steps wait."""
+        return self._needs.total()
+
     def __contains__(self, need: object) -> bool:
         """Whether any step with this need waits."""
         return need in self._needs

@@ -16,7 +16,7 @@ from coordinator.runs.quota import Shortfall
 from coordinator.runs.told import Told, told, weight_of
 from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
-from coordinator.waiting import LOOK_SECONDS
+from coordinator.waiting import LOOK_SECONDS, WaitsOn
 from fanfold.background import background
 from fanfold.feed import Feed
 from fanfold.model.pipeline import StageRequest
@@ -106,7 +106,7 @@ class AttachedRun(ABC):
         """Tell what the run waits on while nothing moves, as long as that is news (C42)."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            waiting_on = self._scope.waiting.summary()
+            waiting_on = self._scope.waiting.look()
             if waiting_on != self._waiting_on and self._ended is None:
                 self._waiting_on = waiting_on
                 self._push(WaitingChanged, waiting_on=waiting_on)
@@ -252,6 +252,6 @@ class Paced:
     async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         """Run one step, once the caller keeps up."""
         if self._feed.is_heavy():
-            with self._waiting.step(), self._waiting.on(CALLER_BEHIND):
+            with self._waiting.step(), self._waiting.on(WaitsOn.CALLER, CALLER_BEHIND):
                 await self._feed.room()
         return await self._runner.run_step(key, spec, on_event)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.combinators.runner import StepKey, StepRunner
 from coordinator.journal.journal import Fenced, JournalFailed
+from coordinator.waiting import WaitsOn
 from fanfold.errors import Aborted
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import OnStepEvent
@@ -38,12 +39,12 @@ class Gate:
     async def _until_open(self, key: StepKey) -> None:
         run, waiting = self._run, self._run.scope.waiting
         if run.log.is_heavy():
-            with waiting.step(), waiting.on("the journal"):
+            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
                 await run.log.room()
         if not run.scope.hold.is_certain():
-            with waiting.step(), waiting.on("the journal"):
+            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
                 await run.scope.hold.until_certain()
         presence = run.presence
         if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
-            with waiting.step(), waiting.on("its caller, who is away"):
+            with waiting.step(), waiting.on(WaitsOn.CALLER, "its caller, who is away"):
                 await presence.wait()

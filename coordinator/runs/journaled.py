@@ -24,7 +24,7 @@ from coordinator.runs.recall import Recall
 from coordinator.runs.results import Outcomes, Result, Returned
 from coordinator.runs.work import CannotGoOn, Work
 from coordinator.scope import Scope
-from coordinator.waiting import LOOK_SECONDS
+from coordinator.waiting import LOOK_SECONDS, WaitsOn
 from fanfold.background import background
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, Run, RunState
@@ -249,7 +249,7 @@ class JournaledRun:
         script = self.work.result_in(state, run.reason)
         outcomes = Outcomes(self._tenure.journal, run, last=self.log.durable)
         result: Result = outcomes if script is None else Returned(script)
-        with self.scope.waiting.step(), self.scope.waiting.on(THE_REGISTRY):
+        with self.scope.waiting.step(), self.scope.waiting.on(WaitsOn.REGISTRY, THE_REGISTRY):
             reason = await job.settle(run, result)
         if state is RunState.CANCELLED:
             self._cancel_reason = reason
@@ -326,7 +326,7 @@ class JournaledRun:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not self.is_pending:
-                self._account.tell_waiting(self.scope.waiting.summary())
+                self._account.tell_waiting(self.scope.waiting.look())
 
     def _acknowledge(self, names: Sequence[str]) -> None:
         """The endings of these steps are durable: their nodes need not keep them any more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from coordinator.waiting import Waiting
+from coordinator.waiting import Waiting, WaitsOn
 from fanfold.errors import InvalidArgument
 from fanfold.model.pipeline import StageAnswer, StageFailure, StageRequest
 from fanfold.model.step import AgentStepSpec, StepOutcome
@@ -117,6 +117,6 @@ class Questions:
         with self._waiting.step():
             await asyncio.wait({question.answer}, timeout=TOLD_AFTER)
             if not question.answer.done():
-                with self._waiting.on("its caller, who is to answer for stages"):
+                with self._waiting.on(WaitsOn.CALLER, "its caller, who is to answer for stages"):
                     await asyncio.wait({question.answer})
         return question.answer.result()
