@@ -99,7 +99,7 @@ class Schemas:
         if step.stopped_by is not None:
             self._settle(step, None)
         elif repair.failure is not None:
-            self._end(step, invalid.unmended(repair.failure.message), "")
+            self._end(step, invalid.unmended(repair.failure), "")
         else:
             check = partial(self._check_mended, step, invalid, repair.output)
             self._act(step, check, lambda: self._settle(step, None))
@@ -107,7 +107,7 @@ class Schemas:
     async def _check_mended(self, step: RunningStep, invalid: Structured, text: str) -> None:
         structured = await self._read(step, text)
         if structured.failure is not None:
-            structured = invalid.unmended(structured.failure.message)
+            structured = invalid.unmended(structured.failure)
         self._end(step, structured, text)
 
     async def _read(self, step: RunningStep, text: str) -> Structured:

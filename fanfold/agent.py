@@ -31,14 +31,22 @@ class AgentFailed(Exception):
     """The agent could not do what was asked; `retryable` says whether another attempt may.
 
     `code` tells causes apart that have codes of their own: QUOTA_EXHAUSTED, when the model's provider said no for good,
-    and BUDGET_EXHAUSTED, when another call would cost more than the step may.
+    and BUDGET_EXHAUSTED, when another call would cost more than the step may. `output` is how far it got.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False, code: FailureCode = FailureCode.AGENT_FAILED) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        code: FailureCode = FailureCode.AGENT_FAILED,
+        output: str = "",
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.retryable = retryable
         self.code = code
+        self.output = output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

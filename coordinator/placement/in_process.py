@@ -78,7 +78,8 @@ class InProcessExecutor:
             return life.end(attempt.failed(stop.code, stop.message))
         except AgentFailed as error:
             code = error.code if error.code in TOLD_CODES else FailureCode.AGENT_FAILED
-            return life.end(attempt.failed(code, str(error.message), retryable=bool(error.retryable)))
+            failure = StepFailure(code=code, message=str(error.message), retryable=bool(error.retryable))
+            return life.end(attempt.outcome(str(error.output), failure=failure))
         except Exception as error:  # whatever an agent raises is the step's failure (C9)
             return life.end(attempt.failed(FailureCode.CRASHED, f"{type(error).__name__}: {error}"))
         return life.end(await self._conclude(spec, attempt, result))

@@ -42,7 +42,7 @@ def _run(run: Run, context: Context) -> Message:
         return result_to_message(run.number, result_of(value, context, run.max_output_bytes))
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return result_to_message(run.number, result_of_error(error, context))
+        return result_to_message(run.number, result_of_error(error, context, run.max_output_bytes))
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, object], context: Context) -> object:

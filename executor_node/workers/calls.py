@@ -87,18 +87,18 @@ def result_of(value: object, context: Context, max_output_bytes: int) -> Result:
     return Result(output, structured_json, usage, context.source_anchors).within(max_output_bytes)
 
 
-def result_of_error(error: BaseException, context: Context) -> Result:
+def result_of_error(error: BaseException, context: Context, max_output_bytes: int) -> Result:
     """The result of a function that raised, whatever it raised. Never raises."""
     if isinstance(error, AgentFailed):
         # A class derived from it may have left its attributes out, or put anything into them.
         message, retryable = getattr(error, "message", error), getattr(error, "retryable", False)
-        told = getattr(error, "code", None)
+        told, output = getattr(error, "code", None), getattr(error, "output", "")
         failure = StepFailure(
             code=told if told in TOLD_CODES else FailureCode.AGENT_FAILED,
             message=_text_of(message)[:_MAX_MESSAGE],
             retryable=retryable is True,
         )
-        return Result("", None, context.usage, context.source_anchors, failure)
+        return Result(cut(_text_of(output), max_output_bytes), None, context.usage, context.source_anchors, failure)
     if isinstance(error, Stopped | asyncio.CancelledError) and context.cancelled:
         return _crash(context, "stopped from outside the mesh")  # unless it was the mesh, which knows better
     return _crash(context, _describe(error))

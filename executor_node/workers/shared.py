@@ -75,7 +75,7 @@ class SharedSteps:
             value = await load_async(run.spec.agent, run.entry)(run.spec, context)
             end = result_to_message(run.number, result_of(value, context, run.max_output_bytes))
         except BaseException as error:
-            end = result_to_message(run.number, result_of_error(error, context))
+            end = result_to_message(run.number, result_of_error(error, context, run.max_output_bytes))
         del self._steps[run.number]
         if is_large_end(end):
             await self._tell_large(end)

@@ -29,11 +29,12 @@ class Structured:
     value: Any = None
     failure: StepFailure | None = None
 
-    def unmended(self, why: str) -> Structured:
-        """The same failure, of a text that could not be mended either."""
+    def unmended(self, why: StepFailure) -> Structured:
+        """The same failure, of a text that could not be mended either; it is the quota's if there was none for that."""
         assert self.failure is not None
-        message = f"{self.failure.message}; nor could a model mend it: {why}"
-        return Structured(failure=replace(self.failure, message=message))
+        code = why.code if why.code is FailureCode.QUOTA_EXHAUSTED else self.failure.code
+        message = f"{self.failure.message}; nor could a model mend it: {why.message}"
+        return Structured(failure=replace(self.failure, code=code, message=message))
 
     def annotate(self, output: str) -> str:
         """The output, which is kept, with why there is no value (C20, F14)."""

@@ -191,6 +191,19 @@ async def test_structured_output_is_repaired_twice_at_most(tmp_path: Path) -> No
     assert outcomes[2].output.startswith("It is 42.\n[structured output failed: ")
 
 
+@pytest.mark.contract("C20", "C24", "F8", "F14")
+async def test_a_quota_that_is_gone_when_a_repair_is_asked_for_is_told_as_such_with_what_was_written(
+    tmp_path: Path,
+) -> None:
+    replies = [Reply(text="It is 42."), refusal(429, "no money", code="insufficient_quota")]
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        outcome = await node.run("thinker", schema=SCHEMA)
+    assert outcome.failure is not None
+    assert (outcome.failure.code, outcome.output) == (FailureCode.QUOTA_EXHAUSTED, "It is 42.")
+    assert "no money" in outcome.failure.message
+    assert outcome.usage == Usage(input_tokens=10, output_tokens=5, requests=1)
+
+
 @pytest.mark.contract("C13", "F10")
 async def test_no_call_may_cost_more_than_is_left_of_the_cap(tmp_path: Path) -> None:
     replies = [Reply(tools=[("glob", {"pattern": "*"})], usage=(300, 100))]

@@ -124,6 +124,19 @@ async def test_a_refusing_provider_leaves_the_output_and_a_cancel_ends_the_call(
     assert cancelled.output == "It is 42."
 
 
+@pytest.mark.contract("C20", "C24", "F8", "F14")
+async def test_a_quota_that_is_gone_for_the_repair_is_told_as_such_and_the_output_kept(tmp_path: Path) -> None:
+    reply = refusal(429, "You exceeded your current quota", kind="insufficient_quota", code="insufficient_quota")
+    async with running_provider(reply) as provider, node_with(tmp_path, provider) as node:
+        outcomes = [await node.run("adds", "It is 42.", schema=SCHEMA) for _ in range(2)]
+        assert len(provider.asked) == 1  # the second one was not so much as asked
+    for outcome in outcomes:
+        code, message = failure_of(outcome)
+        assert code is FailureCode.QUOTA_EXHAUSTED
+        assert "nor could a model mend it: the provider's quota is exhausted" in message
+        assert outcome.output.startswith("It is 42.\n[structured output failed: ")
+
+
 @pytest.mark.contract("C6")
 async def test_the_time_of_a_step_is_also_for_its_repair(tmp_path: Path) -> None:
     async with running_provider(Reply(text="It", hangs=True)) as provider, node_with(tmp_path, provider) as node:

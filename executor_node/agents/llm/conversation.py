@@ -27,7 +27,7 @@ from executor_node.agents.llm.failures import failure_of
 from executor_node.agents.llm.toolsets import build_toolsets
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
-from fanfold.model.step import AgentStepSpec
+from fanfold.model.step import AgentStepSpec, FailureCode
 
 
 async def converse(spec: AgentStepSpec, context: Context) -> str:
@@ -77,7 +77,10 @@ class _Conversation:
                     break
                 try:
                     text, history = await self._ask(_repair_words(fault), history)
-                except (AgentFailed, exceptions.AgentRunError):
+                except (AgentFailed, exceptions.AgentRunError) as error:
+                    if isinstance(error, AgentFailed) and error.code is FailureCode.QUOTA_EXHAUSTED:
+                        error.output = text
+                        raise  # so that the step waits, or its run does not complete (C24)
                     break  # what was paid for is kept, and found wanting by the node (F14)
             return text
 

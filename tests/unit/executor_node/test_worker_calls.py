@@ -57,7 +57,7 @@ def test_the_limit_is_in_bytes_and_also_for_structured_values(context: Context) 
 def test_a_cost_told_before_a_failure_is_known(context: Context) -> None:
     usage = Usage(input_tokens=5, output_tokens=6, requests=7)
     context.turn_finished(1, usage)
-    assert result_of_error(AgentFailed("no"), context).usage == usage
+    assert result_of_error(AgentFailed("no"), context, 100).usage == usage
     assert result_of("text", context, 100).usage == usage
     assert result_of(AgentResult(output="text", usage=Usage(requests=8)), context, 100).usage == Usage(requests=8)
 
@@ -107,14 +107,20 @@ class Careless(AgentFailed):
 def test_whatever_an_agent_says_when_it_gives_up_is_told_as_text(
     context: Context, error: AgentFailed, message: str
 ) -> None:
-    failure = through_the_socket(result_of_error(error, context)).failure
+    failure = through_the_socket(result_of_error(error, context, 1000)).failure
     assert failure == StepFailure(code=FailureCode.AGENT_FAILED, message=message)
 
 
+@pytest.mark.contract("F14")
+def test_an_agent_that_fails_may_tell_how_far_it_got(context: Context) -> None:
+    assert through_the_socket(result_of_error(AgentFailed("no", output="almost"), context, 1000)).output == "almost"
+    assert result_of_error(AgentFailed("no", output="x" * 2000), context, 1000).output == "x" * 1000
+
+
 def test_messages_are_bounded_and_errors_that_cannot_be_told_are_named(context: Context) -> None:
-    unspeakable = result_of_error(Unspeakable(), context).failure
-    long = result_of_error(ValueError("x" * 100_000), context).failure
-    given_up = result_of_error(AgentFailed("x" * 100_000), context).failure
+    unspeakable = result_of_error(Unspeakable(), context, 1000).failure
+    long = result_of_error(ValueError("x" * 100_000), context, 1000).failure
+    given_up = result_of_error(AgentFailed("x" * 100_000), context, 1000).failure
     assert unspeakable is not None
     assert unspeakable.message == "Unspeakable"
     assert long is not None
@@ -128,7 +134,7 @@ def test_the_place_of_an_error_is_the_agents_and_not_the_librarys(context: Conte
     try:
         json.loads("{")
     except ValueError as error:
-        failure = result_of_error(error, context).failure
+        failure = result_of_error(error, context, 1000).failure
     assert failure is not None
     assert "test_worker_calls.py:" in failure.message
 
