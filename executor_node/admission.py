@@ -29,6 +29,12 @@ class Limits:
     """Seconds between SIGTERM and SIGKILL."""
     quota_pause: float = 60.0
     """Seconds for which no model is asked whose provider has said that the quota is gone; then one call tries."""
+    kept_folders: int = 20
+    """Folders of failed steps that are kept, where their agents want it."""
+    kept_folder_seconds: float = 604_800.0
+    """How long they are kept."""
+    clean_up_seconds: float = 60.0
+    """What removing a step's folder may take, for which the step's end waits."""
     shared_workers: int = 1
     """Worker processes for agents whose steps share one."""
 

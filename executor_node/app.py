@@ -66,6 +66,9 @@ async def running(
                     file_bytes=config.step.file_bytes,
                     stop_grace=config.step.stop_grace,
                     quota_pause=config.agents.quota_pause,
+                    kept_folders=config.agents.kept_folders,
+                    kept_folder_seconds=config.agents.kept_folder_seconds,
+                    clean_up_seconds=config.agents.clean_up_seconds,
                     shared_workers=config.shared_workers,
                 ),
             )

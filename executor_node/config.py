@@ -38,6 +38,12 @@ class Agents(_Section):
     """Whether to offer the built-in `shell`, which runs any command."""
     scratch: Path | None = None
     """Folder in which steps get copies and worktrees of the workspace; by default that for temporary files."""
+    kept_folders: int = Field(default=20, ge=1, le=10_000)
+    """Copies and worktrees of failed steps that are kept there for agents with `keep: on-failure`; the newest are."""
+    kept_folder_seconds: float = Field(default=604_800.0, gt=0, le=31_536_000, allow_inf_nan=False)
+    """How long they are kept. It is looked at whenever one is added, and when a node starts."""
+    clean_up_seconds: Seconds = 60.0
+    """What removing a step's copy or worktree may take; the rest of it is left to the next node that starts."""
     quota_pause: Seconds = 60.0
     """Seconds for which no model is asked whose provider has said that the quota is gone; then one call tries again."""
 

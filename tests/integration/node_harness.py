@@ -181,6 +181,8 @@ async def running_node(
     silence_limit: float = SILENCE_LIMIT,
     quota_pause: float = 60.0,
     scratch: Path | None = None,
+    kept_folders: int = 20,
+    clean_up_seconds: float = 60.0,
 ) -> AsyncIterator[NodeUnderTest]:
     """A node that works in `workspace`, offers `agents` and all of `node_agents`, and leaves no process behind."""
     limits = Limits(
@@ -190,6 +192,8 @@ async def running_node(
         output_bytes=output_bytes,
         shared_workers=shared_workers,
         quota_pause=quota_pause,
+        kept_folders=kept_folders,
+        clean_up_seconds=clean_up_seconds,
     )
     supervision = Supervision.spawn(CLEAN_ENVIRONMENT)
     supervision.silence_limit = silence_limit

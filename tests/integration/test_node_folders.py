@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from executor_node.agents import AgentDefinition
+from executor_node.agents.command import folders
 from executor_node.agents.command.definition import Keep, WorkspaceUse
-from executor_node.agents.command.leftovers import Claim
+from executor_node.agents.command.leftovers import PREFIX, Claim, kept_too_long, left_behind
 from fanfold.model.step import FailureCode
-from integration.node_harness import command_agent, eventually, new_marker, running_node
+from integration.node_harness import CLEAN_ENVIRONMENT, command_agent, eventually, new_marker, running_node
 
 pytestmark = pytest.mark.process
 
@@ -105,6 +108,63 @@ async def test_the_folder_of_a_failed_step_is_kept_if_asked_and_named(
     assert (folder / "file").read_text() == "result\n"
 
 
+@pytest.mark.contract("F15")
+@pytest.mark.parametrize("use", OWN)
+async def test_only_the_newest_folders_are_kept_also_by_the_next_node(
+    workspace: Path, scratch: Path, use: WorkspaceUse
+) -> None:
+    async with running_node(workspace, agent(use, Keep.ON_FAILURE), scratch=scratch, kept_folders=2) as node:
+        kept = [Path((await node.run("own", "pwd -P; exit 1")).output.strip()).parent for _ in range(4)]
+    assert set(scratch.iterdir()) == {*kept[2:]}
+    assert git(workspace, "worktree", "list").count("\n") == (3 if use is WorkspaceUse.WORKTREE else 1)
+    async with running_node(workspace, scratch=scratch, kept_folders=1):
+        await eventually(lambda: set(scratch.iterdir()) == {kept[3]})
+
+
+@pytest.mark.contract("F15")
+def test_a_folder_is_kept_for_so_long_and_nobody_elses_is_touched(scratch: Path) -> None:
+    old, new, in_use = Claim(scratch), Claim(scratch), Claim(scratch)
+    (scratch / f"{PREFIX}of-somebody").mkdir()
+    for claim in (old, new):
+        claim.release(is_kept=True)
+    long_ago = time.time() - 1000
+    os.utime(old.folder / "kept", (long_ago, long_ago))
+    assert kept_too_long(scratch, most=9, seconds=2000) == []
+    assert kept_too_long(scratch, most=9, seconds=500) == [old.folder]
+    assert kept_too_long(scratch, most=1, seconds=2000) == [old.folder]
+    assert list(left_behind(scratch)) == []
+    in_use.release(is_kept=False)
+    assert list(left_behind(scratch)) == [in_use.folder]
+
+
+@pytest.mark.contract("F4", "F24")
+async def test_a_step_ends_though_its_folder_cannot_be_removed_and_the_next_node_does_it(
+    workspace: Path, scratch: Path, tmp_path: Path
+) -> None:
+    marker, programs = new_marker(), tmp_path / "programs"
+    programs.mkdir()
+    (programs / "rm").write_text(f"#!/bin/sh\nexec sleep {marker}\n")
+    (programs / "rm").chmod(0o755)
+    slow = CLEAN_ENVIRONMENT | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    async with running_node(
+        workspace, agent(WorkspaceUse.COPY), scratch=scratch, environment=slow, clean_up_seconds=0.5
+    ) as node:
+        assert (await node.run("own", "cat file")).output == "committed\n"
+        assert not node.processes
+        assert node.executions.status().running_steps == 0
+    assert len(list(scratch.iterdir())) == 1
+    async with running_node(workspace, scratch=scratch):
+        await eventually(lambda: not list(scratch.iterdir()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+async def test_a_repository_that_belongs_to_somebody_else_has_worktrees_too(workspace: Path, scratch: Path) -> None:
+    for path in (workspace, *workspace.rglob("*")):
+        os.chown(path, 65534, 65534)
+    async with running_node(workspace, agent(WorkspaceUse.WORKTREE), scratch=scratch) as node:
+        assert (await node.run("own", "cat file")).output == "committed\n"
+
+
 @pytest.mark.contract("F1")
 @pytest.mark.parametrize("use", OWN)
 async def test_a_cancelled_step_leaves_neither_process_nor_folder(
@@ -138,6 +198,29 @@ async def test_a_step_that_is_cancelled_while_its_folder_is_made_leaves_nothing(
     assert [outcome.failure and outcome.failure.code for outcome in outcomes] == [FailureCode.CANCELLED] * 2
     assert list(scratch.iterdir()) == []
     assert git(workspace, "worktree", "list").count("\n") == 1
+
+
+@pytest.mark.contract("F1", "F15")
+async def test_a_step_that_is_cancelled_while_a_slow_disk_makes_its_folder_leaves_nothing(
+    workspace: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def slow(where: Path | None) -> Claim:
+        begun.set()
+        cancelled.wait(20)
+        return Claim(where)
+
+    monkeypatch.setattr(folders, "Claim", slow)
+    async with running_node(workspace, agent(WorkspaceUse.COPY), scratch=scratch) as node:
+        life = node.start("own", "true")
+        await eventually(begun.is_set)
+        node.cancel(life)
+        cancelled.set()
+        outcome = await life.outcome()
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.CANCELLED
+    assert list(scratch.iterdir()) == []
 
 
 async def test_a_worktree_of_what_is_no_repository_is_told(tmp_path: Path, scratch: Path) -> None:

@@ -58,7 +58,7 @@ class CommandAgents:
         self._environment = environment
         self._limits = limits
         path = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-        self._folders = Folders(supervision, workspace, scratch=scratch, path=path)
+        self._folders = Folders(supervision, workspace, scratch=scratch, path=path, limits=limits)
         self._running = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:

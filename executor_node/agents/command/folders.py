@@ -15,8 +15,9 @@ from pathlib import Path
 
 import structlog
 
+from executor_node.admission import Limits
 from executor_node.agents.command.definition import WorkspaceUse
-from executor_node.agents.command.leftovers import Claim, left_behind
+from executor_node.agents.command.leftovers import Claim, kept_too_long, left_behind
 from executor_node.agents.command.program import Program
 from executor_node.agents.command.readers import Text
 from executor_node.agents.command.report import Report
@@ -52,13 +53,19 @@ class Folders:
         workspace: the node's workspace.
         scratch: where folders of steps are made; None is the folder for temporary files.
         path: where programs are looked for.
+        limits: how long cleaning up may take, and how many folders are kept for how long.
     """
 
-    def __init__(self, supervision: Supervision, workspace: Path, *, scratch: Path | None, path: str) -> None:
+    def __init__(
+        self, supervision: Supervision, workspace: Path, *, scratch: Path | None, path: str, limits: Limits
+    ) -> None:
         self._supervision = supervision
         self._workspace = workspace.resolve()
         self._scratch = scratch
-        self._git = ("git", "-C", str(self._workspace), "-c", "gc.auto=0", "-c", "core.hooksPath=/dev/null")
+        self._limits = limits
+        # The workspace is what the node was told to work in, whoever owns it.
+        settings = ("gc.auto=0", "core.hooksPath=/dev/null", "safe.directory=*")
+        self._git = ("git", "-C", str(self._workspace), *(word for each in settings for word in ("-c", each)))
         self._environment = {"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent", "GIT_TERMINAL_PROMPT": "0"}
 
     @asynccontextmanager
@@ -71,7 +78,7 @@ class Folders:
         if use is WorkspaceUse.SHARED:
             yield Folder(self._workspace)
             return
-        claim = await asyncio.to_thread(Claim, self._scratch)
+        claim = await self._claim()
         outer = claim.folder
         folder = Folder(outer / outer.name)  # by whose name git calls the worktree: no two may have the same
         root = folder.path
@@ -89,19 +96,44 @@ class Folders:
                 if not folder.is_kept:
                     if folder.is_worktree:
                         await self._try(*self._git, "worktree", "remove", "--force", "--force", str(root))
-                    await self._try("rm", "-rf", "--", str(outer))
+                    await self._remove(outer)
             finally:
                 claim.release(is_kept=folder.is_kept)
+            if folder.is_kept:
+                await self._remove_kept()
+
+    async def _claim(self) -> Claim:
+        claiming = asyncio.ensure_future(asyncio.to_thread(Claim, self._scratch))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:  # which no thread hears of
+            claim = await claiming
+            await self._remove(claim.folder)
+            claim.release(is_kept=False)
+            raise
 
     async def remove_leftovers(self) -> None:
-        """Remove the folders of steps whose node was killed."""
-        folders = await asyncio.to_thread(lambda: list(left_behind(self._scratch)))
-        for outer in folders:
+        """Remove the folders of steps whose node was killed, and those that were kept long enough."""
+        for outer in await asyncio.to_thread(lambda: list(left_behind(self._scratch))):
             log.info("removing what a step of a killed node has left behind", folder=str(outer))
-            is_worktree = (outer / outer.name / ".git").is_file()
-            await self._try("rm", "-rf", "--", str(outer))
-            if is_worktree:
-                await self._try(*self._git, "worktree", "prune")
+            await self._remove_with_worktree(outer)
+        await self._remove_kept()
+
+    async def _remove_kept(self) -> None:
+        most, seconds = self._limits.kept_folders, self._limits.kept_folder_seconds
+        for outer in await asyncio.to_thread(kept_too_long, self._scratch, most=most, seconds=seconds):
+            log.info("removing what was kept of a failed step", folder=str(outer))
+            await self._remove_with_worktree(outer)
+
+    async def _remove_with_worktree(self, outer: Path) -> None:
+        is_worktree = (outer / outer.name / ".git").is_file()
+        await self._remove(outer)
+        if is_worktree:
+            await self._try(*self._git, "worktree", "prune")
+
+    async def _remove(self, outer: Path) -> None:
+        """Remove a folder; what says whose it is goes last, so that what is left is found by the next node."""
+        await self._try("rm", "-rf", "--", str(outer / outer.name), str(outer))
 
     async def _do(self, *command: str) -> str:
         """Run a program, and return what it wrote."""
@@ -115,7 +147,12 @@ class Folders:
 
     async def _try(self, *command: str) -> None:
         """Run a program; the step that it cleans up after has ended as it has ended."""
+        seconds = self._limits.clean_up_seconds
         try:
-            await self._do(*command)
+            async with asyncio.timeout(seconds):
+                await self._do(*command)
+        except TimeoutError:
+            error = f"it took longer than {seconds:g} seconds; the next node goes on with it"
+            log.warning("cannot clean up after a step", command=" ".join(command), error=error)
         except (AgentFailed, OSError) as error:
             log.warning("cannot clean up after a step", command=" ".join(command), error=str(error))
