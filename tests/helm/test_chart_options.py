@@ -1,0 +1,137 @@
+"""What can be turned on: certificates, nodes that come and go, what tells how the mesh fares."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from support.charts import CHART, Helm, named, of_kind, service_pods, settings_of
+
+ROOT = CHART.parent.parent
+METRICS = set(re.findall(r"^\| `(fanfold_\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
+
+
+def test_the_alerts_are_those_of_the_project(helm: Helm) -> None:
+    (rule,) = of_kind(helm.render("monitoring"), "PrometheusRule")
+    text = (ROOT / "monitoring" / "alerts.yaml").read_text()
+    assert text.count("runbook_url: docs/") > 10
+    assert rule["spec"] == yaml.safe_load(
+        text.replace("runbook_url: docs/", "runbook_url: https://example.com/fanfold/docs/")
+    )
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_dashboards_are_those_of_the_project(helm: Helm) -> None:
+    found = [each for each in of_kind(helm.render("monitoring"), "ConfigMap") if "settings.yaml" not in each["data"]]
+    files = {path.name: path.read_text() for path in (ROOT / "monitoring" / "dashboards").iterdir()}
+    assert len(files) >= 3
+    assert {name: text for each in found for name, text in each["data"].items()} == files
+    for each in found:
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "Fanfold"}
+        (text,) = each["data"].values()
+        assert json.loads(text)["uid"]
+
+
+def test_prometheus_finds_the_metrics_of_every_service(helm: Helm) -> None:
+    manifests = helm.render("monitoring")
+    (monitor,) = of_kind(manifests, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = of_kind(manifests, "Service")
+    assert all(wanted <= service["metadata"]["labels"].items() for service in services)
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert all(endpoint["port"] in [port["name"] for port in service["spec"]["ports"]] for service in services)
+    assert endpoint["interval"] == "15s"
+
+
+def test_nothing_of_that_is_there_unless_asked_for(helm: Helm) -> None:
+    kinds = {manifest["kind"] for manifest in helm.render("minimal")}
+    assert not kinds & {"ServiceMonitor", "PrometheusRule", "Certificate", "ScaledObject", "HorizontalPodAutoscaler"}
+
+
+def test_an_autoscaled_pool_is_counted_by_the_autoscaler_alone(helm: Helm) -> None:
+    manifests = helm.render("monitoring")
+    scalers = of_kind(manifests, "HorizontalPodAutoscaler", "ScaledObject")
+    assert sorted(scaler["metadata"]["name"] for scaler in scalers) == ["fanfold-node-burst", "fanfold-node-default"]
+    for scaler in scalers:
+        target = scaler["spec"]["scaleTargetRef"]
+        assert "replicas" not in named(manifests, target["kind"], target["name"])["spec"]
+    assert named(helm.render("minimal"), "StatefulSet", "fanfold-node-default")["spec"]["replicas"] == 2
+
+
+def test_autoscalers_go_by_metrics_that_there_are(helm: Helm) -> None:
+    manifests = helm.render("monitoring")
+    (hpa,) = of_kind(manifests, "HorizontalPodAutoscaler")
+    (metric,) = hpa["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in METRICS
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "12"}
+    (keda,) = of_kind(manifests, "ScaledObject")
+    (trigger,) = keda["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    assert set(re.findall(r"fanfold_\w+(?=\{)", query)) == {
+        "fanfold_node_running_steps",
+        "fanfold_coordinator_steps_waiting",
+    }
+    assert {"fanfold_node_running_steps", "fanfold_coordinator_steps_waiting"} <= METRICS
+    assert 'namespace="mesh",pod=~"fanfold-node-burst-[0-9]+"' in query
+    assert (trigger["metadata"]["threshold"], keda["spec"]["maxReplicaCount"]) == ("8", 50)
+
+
+@pytest.mark.contract("C40")
+def test_each_service_has_a_certificate_of_its_own_and_coordinators_are_known_by_theirs(helm: Helm) -> None:
+    manifests = helm.render("mtls")
+    certificates = {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests, "Certificate")}
+    assert certificates.keys() == {"fanfold-coordinator", "fanfold-job-registry", "fanfold-executor-node"}
+    identities = [uri for spec in certificates.values() for uri in spec["uris"]]
+    for name, spec in service_pods(manifests):
+        settings = settings_of(manifests, name)
+        (rule,) = settings["auth"]["certificates"]
+        assert [rule["match"]] == certificates["fanfold-coordinator"]["uris"]
+        assert identities.count(rule["match"]) == 1
+        shown = next(volume["secret"]["secretName"] for volume in spec["volumes"] if volume["name"] == "tls")
+        (own,) = (each for each in certificates.values() if each["secretName"] == shown)
+        assert settings_of(manifests, "fanfold-coordinator")["client"]["server_name"] in own["dnsNames"]
+        assert f"{name}.mesh.svc" in own["dnsNames"]
+
+
+def test_the_cluster_asks_after_services_in_a_way_that_they_answer(helm: Helm) -> None:
+    for values, probe in (("minimal", "grpc"), ("mtls", "httpGet")):  # its probes of gRPC know no TLS
+        for _, spec in service_pods(helm.render(values)):
+            container = spec["containers"][0]
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+                asked: dict[str, Any] = container[name][probe]
+                assert asked["port"] in (ports.values() if probe == "grpc" else ports)
+
+
+def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
+    spec = named(helm.render("pools"), "StatefulSet", "fanfold-node-coding")["spec"]["template"]["spec"]
+    (clone,) = spec["initContainers"]
+    variables = {each["name"]: each.get("value") for each in clone["env"]}
+    assert (variables["REPOSITORY"], variables["REVISION"]) == ("https://git.example.com/team/project.git", "v1.2.3")
+    assert clone["image"] == spec["containers"][0]["image"] == "registry.example.com/fanfold-coding-agents:7"
+    assert secret_names(spec) == {"git-credentials", "models"}
+
+
+def test_no_secret_is_in_anything_that_is_rendered(helm: Helm) -> None:
+    manifests = helm.render("everything")
+    assert of_kind(manifests, "Secret") == []
+    names = set().union(*(secret_names(spec) for _, spec in service_pods(manifests)))
+    assert names == {"coordinator-tls", "registry-tls", "node-tls", "fanfold-tokens", "fanfold-db"}
+
+
+def secret_names(part: Any) -> set[str]:
+    """The Secrets that a part of a pod refers to."""
+    match part:
+        case {"secretName": str(name)} | {"secret": {"name": str(name)}} | {"secretKeyRef": {"name": str(name)}}:
+            return {name}
+        case dict():
+            return set().union(*map(secret_names, part.values()))
+        case list():
+            return set().union(*map(secret_names, part))
+        case _:
+            return set()
