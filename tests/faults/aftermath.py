@@ -40,7 +40,7 @@ async def _until_quiet(mesh: Mesh) -> None:
 
 async def until_as_before(stormy: StormyMesh, before: dict[str, int]) -> None:
     """Wait until every service takes as much of the machine as it did."""
-    coordinators = {one.name for one in stormy.coordinators} if stormy.store else set()
+    coordinators = {one.name for one in stormy.coordinators} if stormy.stores else set()
 
     def spare(what: str) -> int:
         if "files" not in what:

@@ -197,14 +197,14 @@ class Coordinator(Service):
 class JournalingCoordinator(Coordinator):
     """A coordinator with a journal, from which another one takes its runs over."""
 
-    def __init__(self, name: str, folder: Path, nodes: list[str], wire: Wire, journal: Path) -> None:
+    def __init__(self, name: str, folder: Path, nodes: list[str], wire: Wire, journal: Mapping[str, Any]) -> None:
         super().__init__(
             folder,
             {"static": nodes, **LONG_LEASES},
             name,
             wire,
             advertise=wire.address,
-            journal={"path": str(journal), **JOURNAL},
+            journal={**journal, **JOURNAL},
             drain_grace=DRAIN_GRACE,
         )
 

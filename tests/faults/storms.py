@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fanfold import Mesh
 from fanfold.background import background
+from faults.databases import databases
 from faults.services import LEASES, LONG_LEASES, STOP_GRACE, Coordinator, JournalingCoordinator, Node, Service
 from faults.store import Store
 from faults.subjects import Family, Kind, Span, Subject
@@ -49,7 +51,8 @@ class StormyMesh:
     coordinators: Sequence[Coordinator]
     nodes: Sequence[Node]
     wires: Sequence[Wire]
-    store: Store | None = None
+    stores: Sequence[Subject] = ()
+    """Where runs are kept, and the ways there."""
 
     @property
     def services(self) -> list[Service]:
@@ -57,7 +60,7 @@ class StormyMesh:
 
     @property
     def subjects(self) -> list[Subject]:
-        return [*self.services, *self.wires, *([self.store] if self.store else [])]
+        return [*self.services, *self.wires, *self.stores]
 
     @property
     def losses(self) -> list[Span]:
@@ -139,12 +142,32 @@ async def stormy_mesh(folder: Path, *, proxies: bool = False) -> AsyncIterator[S
 async def journaling_mesh(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyMesh]:
     """A mesh of coordinators with a journal that is up; none of its processes is left afterwards."""
     journal = folder / "journal.db"
+    kept = {name: {"path": str(journal)} for name in COORDINATOR_NAMES}
+    async with _journaling(folder, kept, [Store(journal)], proxies=proxies) as stormy:
+        yield stormy
+
+
+@asynccontextmanager
+async def postgres_mesh(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyMesh]:
+    """The same with the journal in a PostgreSQL of its own, to which each coordinator has a way of its own."""
+    async with databases(COORDINATOR_NAMES) as (stores, urls):
+        kept = {name: {"url": url} for name, url in urls.items()}
+        async with _journaling(folder, kept, stores, proxies=proxies) as stormy:
+            yield stormy
+
+
+@asynccontextmanager
+async def _journaling(
+    folder: Path, kept: Mapping[str, Mapping[str, Any]], stores: Sequence[Subject], *, proxies: bool
+) -> AsyncIterator[StormyMesh]:
     async with AsyncExitStack() as stack:
         wires = await stack.enter_async_context(wired([*NODE_NAMES, *COORDINATOR_NAMES], proxies=proxies))
         nodes = [Node(wire.service, folder, wire) for wire in wires[:NODES]]
         addresses = [wire.address for wire in wires[:NODES]]
-        coordinators = [JournalingCoordinator(wire.service, folder, addresses, wire, journal) for wire in wires[NODES:]]
-        yield await _up(stack, coordinators, nodes, wires, Store(journal))
+        coordinators = [
+            JournalingCoordinator(wire.service, folder, addresses, wire, kept[wire.service]) for wire in wires[NODES:]
+        ]
+        yield await _up(stack, coordinators, nodes, wires, stores)
 
 
 async def _up(
@@ -152,7 +175,7 @@ async def _up(
     coordinators: Sequence[Coordinator],
     nodes: Sequence[Node],
     wires: Sequence[Wire],
-    store: Store | None = None,
+    stores: Sequence[Subject] = (),
 ) -> StormyMesh:
     services: list[Service] = [*coordinators, *nodes]
     for service in services:
@@ -165,4 +188,4 @@ async def _up(
     client = await stack.enter_async_context(Mesh([one.address for one in coordinators], reconnect_timeout=60))
     for each in clients.values():
         await until_ready(each, len(nodes))
-    return StormyMesh(client, clients, coordinators, nodes, wires, store)
+    return StormyMesh(client, clients, coordinators, nodes, wires, stores)

@@ -15,11 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url
 from sqlalchemy.exc import OperationalError
 
 DEADLINE = 60.0
+SOCKET = ".s.PGSQL.5432"
 
 GUARDED = "guarded"
 """A role that must show its password, once it is made; others are trusted."""
@@ -80,14 +82,28 @@ class Server:
             self._guard.wait(DEADLINE)
             self._guard = None
 
+    def processes(self) -> list[psutil.Process]:
+        """Its processes, one for each connection among them; none while it does not run."""
+        if self._guard is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            below = psutil.Process(self._guard.pid).children(recursive=True)
+            return [process for process in below if process.name() == "postgres"]
+        return []
+
     def close(self) -> None:
         """Stop it for good."""
         self.stop()
         self._log.close()
 
-    def url(self, database: str, user: str = "postgres") -> str:
-        """The address of a database."""
-        return f"postgresql://{user}@/{database}?host={self._folder}"
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._folder / SOCKET
+
+    def url(self, database: str, user: str = "postgres", folder: Path | None = None) -> str:
+        """The address of a database, as it is reached by the socket in a folder."""
+        return f"postgresql://{user}@/{database}?host={folder or self._folder}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """What a statement gives."""

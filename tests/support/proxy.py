@@ -1,4 +1,4 @@
-"""A TCP proxy between a coordinator and a node, which a test can cut, hold up and heal."""
+"""A proxy between a service and what it calls, which a test can cut, hold up and heal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from contextlib import asynccontextmanager
 
 
 class Proxy:
-    """Passes bytes on to `target` as long as the test lets it."""
+    """Passes bytes on to `target`, host:port or the path of a socket, as long as the test lets it.
 
-    def __init__(self, target: str) -> None:
+    It listens at the path `at`, or without one on a free port of loopback.
+    """
+
+    def __init__(self, target: str, at: str = "") -> None:
         self.retarget(target)
+        self._at = at
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -23,12 +27,19 @@ class Proxy:
     def address(self) -> str:
         """Where it listens."""
         assert self._server is not None
+        if self._at:
+            return self._at
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def retarget(self, target: str) -> None:
         """Take new connections elsewhere: what is behind it was started again."""
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
+        self._target = target
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._target.startswith("/"):
+            return await asyncio.open_unix_connection(self._target)
+        host, _, port = self._target.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
 
     def hold_up(self) -> None:
         """Pass nothing on, and tell nobody: what a partition looks like."""
@@ -59,7 +70,7 @@ class Proxy:
         self._writers.add(writer)
         try:
             await self._open.wait()
-            back, forth = await asyncio.open_connection(*self._target)
+            back, forth = await self._connected()
         except OSError:
             self._close(writer)  # nobody is there
             return
@@ -92,14 +103,17 @@ class Proxy:
         writer.close()
 
     async def start(self) -> None:
-        """Listen on a free port of loopback."""
+        """Listen."""
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._serve(reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        self._server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        if self._at:
+            self._server = await asyncio.start_unix_server(connected, self._at)
+        else:
+            self._server = await asyncio.start_server(connected, "127.0.0.1", 0)
 
     async def stop(self) -> None:
         """Break everything."""
@@ -112,9 +126,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxied(target: str) -> AsyncIterator[Proxy]:
+async def proxied(target: str, at: str = "") -> AsyncIterator[Proxy]:
     """A proxy to `target` while the block lasts."""
-    proxy = Proxy(target)
+    proxy = Proxy(target, at)
     await proxy.start()
     try:
         yield proxy
