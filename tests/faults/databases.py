@@ -21,7 +21,7 @@ DATABASE = "postgres"
 
 _BETWEEN_ENDS = 0.1
 _END_ONE = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'fanfold%' ORDER BY random() LIMIT 1
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^fanfold' ORDER BY random() LIMIT 1
 """
 
 
