@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import grpc
 
@@ -12,6 +13,8 @@ from fanfold.rpc.addresses import Address, bindable, is_loopback, parse_address
 from fanfold.rpc.auth.settings import TlsSettings
 from fanfold.rpc.files import Watched
 from fanfold.rpc.pem import refuse_mismatch, refuse_no_certificates
+
+_Shown = TypeVar("_Shown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,31 @@ def _doors(listen: Address, settings: TlsSettings) -> list[Door]:
 def _credentials(paths: list[Path]) -> grpc.ServerCredentials:
     """What is in the files at each handshake; with a third one, of CA certificates, clients must have one of its."""
     watched = Watched(paths, _configuration, field="tls")
-    # gRPC asks for each connection; None would mean that nothing has changed.
     return grpc.dynamic_ssl_server_credentials(
-        watched.value, watched.fresh, require_client_authentication=len(paths) > 2
+        watched.value,
+        Renewal(watched),  # type: ignore[arg-type]  # gRPC documents None, its stubs do not
+        require_client_authentication=len(paths) > 2,
     )
+
+
+class Renewal(Generic[_Shown]):
+    """What gRPC asks at each handshake: what to show from now on, None if that has not changed.
+
+    gRPC's core (1.85) frees what it showed at every answer but None, while other handshakes may still use it: with the
+    same answer given again and again, a few clients that connect at once end the process.
+    """
+
+    def __init__(self, watched: Watched[_Shown]) -> None:
+        self._watched = watched
+        self._shown = watched.value
+
+    def __call__(self) -> _Shown | None:
+        """The answer. It does not wait."""
+        fresh = self._watched.fresh()
+        if fresh is self._shown:
+            return None
+        self._shown = fresh
+        return fresh
 
 
 def _configuration(

@@ -22,7 +22,9 @@ from fanfold.rpc.auth.settings import CertificateRule
 from fanfold.rpc.auth.tokens import create_token
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.credentials import Credentials, Tls
+from fanfold.rpc.files import Watched
 from fanfold.rpc.server import GrpcServer
+from fanfold.rpc.tls import Renewal
 from support.authority import Authority
 from support.doors import Door, door
 from unit.rpc.rpc_fakes import DESCRIBE, error_of, raw_unary
@@ -174,6 +176,22 @@ async def test_a_renewed_server_certificate_is_shown_to_new_connections_and_old_
                         assert (await at.knock(shown)).name == "bob"
                         await asyncio.sleep(0.1)
             assert await asyncio.to_thread(shown_by, at, authority) == second.serial
+
+
+async def test_grpc_is_told_of_a_changed_certificate_once(tmp_path: Path) -> None:
+    def read(content: bytes) -> bytes:
+        return content
+
+    file = tmp_path / "file"
+    file.write_bytes(b"first")
+    renewal = Renewal(Watched([file], read, field="tls"))
+    assert renewal() is None
+    file.write_bytes(b"the second")
+    async with asyncio.timeout(20):
+        while (told := renewal()) is None:
+            await asyncio.sleep(0.1)
+    assert told == b"the second"
+    assert renewal() is None
 
 
 async def test_a_client_takes_its_renewed_certificate_into_use(tmp_path: Path) -> None:
