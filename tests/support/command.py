@@ -85,7 +85,7 @@ def with_argument(argument: str) -> list[psutil.Process]:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[Up]:
+def started(folder: Path, *arguments: str, python: str = sys.executable) -> Iterator[Up]:
     """`fanfold up` on free ports; killed at the end if it still runs, with all that belongs to it.
 
     In a folder where there was one before, it goes on with what that has left.
@@ -93,7 +93,18 @@ def started(folder: Path, *arguments: str) -> Iterator[Up]:
     workspace = folder / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
     data_dir = folder / "data"
-    command = [*FANFOLD, "up", "--port", "0", "--data-dir", str(data_dir), "--workspace", str(workspace), *arguments]
+    command = [
+        python,
+        *FANFOLD[1:],
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        str(data_dir),
+        "--workspace",
+        str(workspace),
+        *arguments,
+    ]
     with (folder / "up.err").open("w") as stderr:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
     processes: list[psutil.Process] = []

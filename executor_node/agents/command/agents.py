@@ -153,7 +153,7 @@ class CommandStep:
                 return Result(failure=refusal)  # F8: nothing starts
             result = await self._run()
             if result.failure is None and self._step.stopped_by is None:
-                gate.answered()
+                gate.answered(self)
             elif result.failure is not None and result.failure.code is FailureCode.QUOTA_EXHAUSTED:
                 gate.exhausted(result.failure.message)
             elif is_rate_limit(result.failure):

@@ -137,7 +137,7 @@ class _Answers:
                 self._answer = self._begin(self._check(text, tell))
                 return
             case "answered":
-                self._gate.answered()
+                self._gate.answered(self)
             case "limited":
                 self._gate.limited(_seconds(text))
             case "exhausted":

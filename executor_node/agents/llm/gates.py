@@ -107,10 +107,14 @@ class Gate:
         self._asks_again_at = self._loop.time() + self._quota_pause
         self._end_trial()
 
-    def answered(self) -> None:
-        """The provider has answered a call: there is quota again."""
-        self._quota_message = ""
-        self._end_trial()
+    def answered(self, who: object) -> None:
+        """The provider has answered a call. While the quota is gone, that counts of the call that tries it (F8).
+
+        Those that were under way before are answered for a while, and say nothing of how it is now.
+        """
+        if self._trial is not None and self._trial.who is who:
+            self._quota_message = ""
+            self._end_trial()
 
     def _end_trial(self) -> None:
         if self._trial is not None:

@@ -56,7 +56,7 @@ async def test_when_the_quota_is_gone_one_call_tries_again_after_a_pause_and_oth
     assert not any(other.done() for other in others)
     assert gate.is_out_of_quota
     assert await gate.turn("first") is None  # a rate limit came between
-    gate.answered()
+    gate.answered("first")
     assert await asyncio.wait_for(asyncio.gather(*others), 5) == [None] * 4
     assert gate.waiting_on == ""
 
@@ -88,8 +88,23 @@ async def test_a_step_that_was_to_try_and_ends_leaves_that_to_one_other() -> Non
     gate.leave("first")
     done, waiting = await asyncio.wait(others.values(), timeout=5, return_when=asyncio.FIRST_COMPLETED)
     assert (len(done), len(waiting)) == (1, 2)
-    gate.answered()
+    gate.answered(next(each for each, other in others.items() if other in done))
     assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [None] * 2
+
+
+@pytest.mark.contract("F8")
+async def test_answers_to_calls_from_before_the_quota_was_gone_let_nobody_pass() -> None:
+    gate = gate_with(0.2)
+    assert [await gate.turn(each) for each in ("early", "late")] == [None, None]
+    gate.exhausted("no money")
+    gate.answered("late")
+    assert gate.refusal == StepFailure(code=FailureCode.QUOTA_EXHAUSTED, message="no money")
+    await asyncio.sleep(0.25)
+    assert await gate.turn("first") is None
+    gate.answered("late")
+    assert gate.is_out_of_quota
+    gate.answered("first")
+    assert (gate.waiting_on, gate.refusal) == ("", None)
 
 
 async def test_there_is_a_gate_for_each_provider_and_key() -> None:
