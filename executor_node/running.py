@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from executor_node.agents import AgentDefinition
 from executor_node.clock import TurnClock
 from executor_node.progress import ProgressTeller
+from executor_node.secrets import NO_SECRETS
 from executor_node.workers.messages import Progress, Result
 from fanfold.model.step import (
     NO_USAGE,
@@ -68,6 +69,7 @@ class RunningStep:
         "home",
         "max_output_bytes",
         "result",
+        "secrets",
         "session_id",
         "spec",
         "started_at",
@@ -96,6 +98,8 @@ class RunningStep:
         """What came of the agent, once that is known."""
         self.stopped_by: StepFailure | None = None
         """Why it is being stopped, if it is."""
+        self.secrets = NO_SECRETS
+        """What its agent was given in confidence, which no failure tells."""
         self.started_at = home.clock.now()
         self._listener = listener
         self._on_end = on_end
@@ -214,6 +218,8 @@ class RunningStep:
     def tell_outcome(self, structured: Any = None) -> None:
         """Tell the outcome, with the structured value if there is a valid one. Nothing comes after it."""
         result, failure = self.result, self.failure
+        if failure is not None:
+            failure = replace(failure, message=self.secrets.blotted(failure.message))
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
         if self._progress is not None:

@@ -11,6 +11,7 @@ from executor_node.admission import Limits
 from executor_node.agents import AgentDefinition
 from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.running import Act, RunningStep
+from executor_node.secrets import Secrets
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
@@ -72,6 +73,7 @@ class PythonAgents:
             return self._workers_of(step.agent).carry_out(step)
         named = {name: self._environment[name] for name in step.agent.env if name in self._environment}
         setup = replace(self._setup, environment=named) if named else self._setup
+        step.secrets = Secrets.of(named)
         return PythonStep(step, self._supervision, setup, self._limits.stop_grace, self._max_text_bytes)
 
     def _workers_of(self, agent: AgentDefinition) -> SharedWorkers:
@@ -107,5 +109,5 @@ class PythonStep:
     def _end(self, why: str, printed: str) -> None:
         message = f"the agent's process ended before the agent had returned: {why}"
         if printed:
-            message = f"{message}: {printed}"
+            message = f"{message}: {self._step.secrets.blotted(printed)}"
         self._step.end(Result.of_failure(FailureCode.CRASHED, message, retryable=self._step.agent.idempotent))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from executor_node.secrets import NO_SECRETS, Secrets
 from executor_node.workers.context import Context
 from executor_node.workers.messages import Result, checked_usage, cut
 from fanfold.agent import TOLD_CODES, AgentFailed, AgentResult
@@ -42,7 +43,7 @@ def load(agent: str, entry: str) -> AgentFunction:
     try:
         function = getattr(importlib.import_module(module_name), name, None)
     except (Exception, SystemExit) as error:  # modules run whatever code when they are imported
-        raise AgentFailed(f"agent {agent}: entry {entry} cannot be loaded: {_describe(error)}") from error
+        raise AgentFailed(f"agent {agent}: entry {entry} cannot be loaded: {_describe(error, NO_SECRETS)}") from error
     if not callable(function):
         raise AgentFailed(f"agent {agent}: entry {entry} cannot be loaded: the module has no such function")
     return function  # type: ignore[no-any-return]
@@ -95,13 +96,13 @@ def result_of_error(error: BaseException, context: Context, max_output_bytes: in
         told, output = getattr(error, "code", None), getattr(error, "output", "")
         failure = StepFailure(
             code=told if told in TOLD_CODES else FailureCode.AGENT_FAILED,
-            message=_text_of(message)[:_MAX_MESSAGE],
+            message=context.secrets.blotted(_text_of(message))[:_MAX_MESSAGE],
             retryable=retryable is True,
         )
         return Result(cut(_text_of(output), max_output_bytes), None, context.usage, context.source_anchors, failure)
     if isinstance(error, Stopped | asyncio.CancelledError) and context.cancelled:
         return _crash(context, "stopped from outside the mesh")  # unless it was the mesh, which knows better
-    return _crash(context, _describe(error))
+    return _crash(context, _describe(error, context.secrets))
 
 
 def _crash(context: Context, message: str, output: str = "") -> Result:
@@ -113,9 +114,9 @@ def _json_of(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException, secrets: Secrets) -> str:
     """The error in one line, and where in the agent's code it happened."""
-    text = _text_of(error)
+    text = secrets.blotted(_text_of(error))
     described = f"{type(error).__name__}: {text}"[: _MAX_MESSAGE // 2] if text else type(error).__name__
     place = _place_of(error)
     return f"{described} ({place})" if place else described

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from executor_node.secrets import Secrets
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import Setup, ask_to_message, text_to_message, tool_to_message, turn_to_message
 from executor_node.workspace import Workspace
@@ -69,6 +70,11 @@ class Context:
                 is_stopped=self.is_cancelled,
             )
         return self._workspace
+
+    @property
+    def secrets(self) -> Secrets:
+        """What its failure is not to tell; looked at before it is cut to its length."""
+        return Secrets.of(self._setup.environment)
 
     @property
     def source_anchors(self) -> tuple[SourceAnchor, ...]:

@@ -326,3 +326,13 @@ def spends_and_tells(spec: AgentStepSpec, context: StepContext) -> str:
 def variables(spec: AgentStepSpec, context: StepContext) -> dict[str, str]:
     """The variables it sees whose names begin with the prompt."""
     return {name: value for name, value in os.environ.items() if name.startswith(spec.prompt)}
+
+
+def raises_its_token(spec: AgentStepSpec, context: StepContext) -> str:
+    """Raises an error whose text has the token after as many other characters as the prompt says."""
+    raise ValueError("x" * int(spec.prompt) + os.environ.get("MY_TOKEN", ""))
+
+
+def dies_with_its_token(spec: AgentStepSpec, context: StepContext) -> str:
+    print("the token is", os.environ.get("MY_TOKEN", ""), flush=True)
+    os._exit(7)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import EventRule, OutputForm, Preset, PromptBy
 from executor_node.agents.command.invocation import MAX_ARGUMENT_BYTES
+from fanfold.model.node import AgentKind
 from fanfold.model.step import FailureCode, SourceAnchor, StepPolicy, TextWritten, ToolFinished, TurnFinished, Usage
-from integration.node_harness import command_agent, find_processes, new_marker, running_node
+from integration.node_harness import CLEAN_ENVIRONMENT, command_agent, find_processes, new_marker, running_node
 
 pytestmark = pytest.mark.process
 
@@ -343,3 +345,37 @@ async def test_what_a_failure_tells_has_no_secrets_that_the_command_was_given(tm
         outcome = await node.run("leaks")
     assert outcome.failure is not None
     assert outcome.failure.message == "exit code 1: bad key ***"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # 2,048 bytes of standard error are told: these cut the secret in its middle.
+        'printf "%s" "$MY_API_KEY"; head -c 2038 /dev/zero | tr "\\0" x',
+        'echo "$MY_API_KEY"; head -c 2030 /dev/zero | tr "\\0" x; echo',
+    ],
+)
+async def test_not_even_a_piece_of_a_secret_is_told_where_a_text_is_cut(tmp_path: Path, script: str) -> None:
+    agent = command_agent("leaks", "/bin/sh", "-c", f"{{ {script}; }} >&2; exit 1", env=("MY_API_KEY", "PATH"))
+    environment = CLEAN_ENVIRONMENT | {"MY_API_KEY": "sk-12345678-abcdefghij"}
+    async with running_node(tmp_path, agent, environment=environment) as node:
+        outcome = await node.run("leaks")
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith("exit code 1: ***")
+    assert "abcdefghij"[-6:] not in outcome.failure.message
+
+
+async def test_a_long_complaint_of_a_coding_agent_is_cut_without_a_piece_of_a_secret(tmp_path: Path) -> None:
+    line = {"type": "error", "message": "x" * 2040 + "sk-12345678-abcdefghij"}
+    agent = AgentDefinition(
+        name="codex",
+        description="for tests",
+        kind=AgentKind.COMMAND,
+        preset=Preset.CODEX,
+        command=("/bin/sh", "-c", f"printf '%s\\n' '{json.dumps(line)}'"),
+    )
+    environment = CLEAN_ENVIRONMENT | {"OPENAI_API_KEY": "sk-12345678-abcdefghij"}
+    async with running_node(tmp_path, agent, environment=environment) as node:
+        outcome = await node.run("codex")
+    assert outcome.failure is not None
+    assert outcome.failure.message == "x" * 2040 + "***"

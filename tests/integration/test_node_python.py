@@ -271,3 +271,17 @@ async def test_an_agent_sees_the_variables_that_its_file_names_and_no_other_agen
     async with running_node(tmp_path, named, environment=environment) as node:
         outputs = [(await node.run(agent, "A_")).output for agent in ("named", "variables")]
     assert outputs == ['{"A_KEY": "open sesame"}', "{}"]
+
+
+async def test_no_failure_of_an_agent_tells_what_it_was_given_in_confidence(tmp_path: Path) -> None:
+    secret = "sk-12345678-abcdefghij"
+    environment = CLEAN_ENVIRONMENT | {"MY_TOKEN": secret}
+    agents = [replace(python_agent(name), env=("MY_TOKEN",)) for name in ("raises_its_token", "dies_with_its_token")]
+    async with running_node(tmp_path, *agents, environment=environment) as node:
+        raised = await node.run("raises_its_token", str(2**10 - 20))
+        died = await node.run("dies_with_its_token")
+    for outcome in (raised, died):
+        assert outcome.failure is not None
+        assert outcome.failure.code is FailureCode.CRASHED
+        assert "***" in outcome.failure.message
+        assert secret[:6] not in outcome.failure.message

@@ -93,18 +93,8 @@ def started(folder: Path, *arguments: str, python: str = sys.executable) -> Iter
     workspace = folder / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
     data_dir = folder / "data"
-    command = [
-        python,
-        *FANFOLD[1:],
-        "up",
-        "--port",
-        "0",
-        "--data-dir",
-        str(data_dir),
-        "--workspace",
-        str(workspace),
-        *arguments,
-    ]
+    places = ["--data-dir", str(data_dir), "--workspace", str(workspace)]
+    command = [python, *FANFOLD[1:], "up", "--port", "0", *places, *arguments]
     with (folder / "up.err").open("w") as stderr:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True)
     processes: list[psutil.Process] = []

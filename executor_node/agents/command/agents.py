@@ -18,12 +18,13 @@ import structlog
 from executor_node.admission import Limits
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Keep, WorkspaceUse
-from executor_node.agents.command.failures import failure_of, is_rate_limit, without_secrets
+from executor_node.agents.command.failures import failure_of, is_rate_limit
 from executor_node.agents.command.folders import NO_GARBAGE_COLLECTION, Folder, Folders
 from executor_node.agents.command.invocation import credentials_of, environment_of, invocation_of, reader_of
 from executor_node.agents.command.program import Program
 from executor_node.agents.llm.gates import Gate, Gates
 from executor_node.running import RunningStep
+from executor_node.secrets import Secrets
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.protocol import Launch
 from executor_node.workers.messages import Result
@@ -110,6 +111,7 @@ class CommandStep:
         self._supervision = supervision
         self._folders = folders
         self._environment = dict(environment)
+        step.secrets = Secrets.of(environment)
         self._grace = grace
         self._program: Program | None = None
 
@@ -169,7 +171,13 @@ class CommandStep:
             if agent.workspace is WorkspaceUse.WORKTREE:
                 self._environment |= NO_GARBAGE_COLLECTION
             reader = reader_of(self._step, folder.path)
-            program = Program(self._supervision, reader, grace=self._grace, failure_of_exit=self._failure_of_exit)
+            program = Program(
+                self._supervision,
+                reader,
+                grace=self._grace,
+                failure_of_exit=self._failure_of_exit,
+                secrets=self._step.secrets,
+            )
             launch = Launch(argv=argv, environment=self._environment, directory=str(folder.path))
             self._program = program
             result = self._judged(await program.run(launch, standard_input), program, folder)
@@ -205,7 +213,7 @@ class CommandStep:
 
     def _remarked(self, failure: StepFailure, remarks: list[str]) -> StepFailure:
         message = "; ".join([failure.message, *remarks])
-        return replace(failure, message=without_secrets(message, self._environment))
+        return replace(failure, message=self._step.secrets.blotted(message))
 
 
 def _with_answer(result: Result) -> Result:

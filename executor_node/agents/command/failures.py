@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from fanfold.model.step import FailureCode, StepFailure
 
@@ -29,8 +28,6 @@ _CREDENTIALS = re.compile(
     rf"{_STATUS}40[13]\b|unauthori[sz]ed|authentication|invalid (?:x-)?api.?key|not logged in|please run /login",
     re.IGNORECASE,
 )
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-_LEAST_SECRET = 6
 _LIMITED_STATUS = 429
 _SERVERS_FAULT = 500
 
@@ -52,14 +49,6 @@ def failure_of(message: str, status: int | None = None) -> StepFailure:
 def is_rate_limit(failure: StepFailure | None) -> bool:
     """Whether a failure that `failure_of` gave is a rate limit."""
     return failure is not None and failure.message.startswith("the provider limits the rate")
-
-
-def without_secrets(text: str, environment: Mapping[str, str]) -> str:
-    """The text without the values of variables whose names say secret: programs repeat what they were shown."""
-    for name, value in environment.items():
-        if _SECRET_NAME.search(name) and len(value) >= _LEAST_SECRET:
-            text = text.replace(value, "***")
-    return text
 
 
 def _failed(message: str, *, retryable: bool = False) -> StepFailure:

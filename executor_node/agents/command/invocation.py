@@ -66,10 +66,11 @@ def reader_of(step: RunningStep, folder: Path) -> Reader:
     agent: AgentDefinition = step.agent
     most = step.max_output_bytes
     if agent.preset is not None:
-        report = Report(step.progressed, folder, max_bytes=most, stir=step.stirred)
+        report = Report(step.progressed, folder, max_bytes=most, stir=step.stirred, secrets=step.secrets)
         return Lines(report, CODING_AGENTS[agent.preset].form(report).take, most, only_json=True)
     keeps_all = agent.output is OutputForm.TEXT or not agent.events
-    report = Report(step.progressed, folder, max_bytes=0 if keeps_all else most, stir=step.stirred)
+    kept = 0 if keeps_all else most
+    report = Report(step.progressed, folder, max_bytes=kept, stir=step.stirred, secrets=step.secrets)
     if agent.output is OutputForm.TEXT:
         return Text(report, most)
     if agent.events:

@@ -44,7 +44,8 @@ class MappedForm:
             report.result(result)
         if (error := _at(value, rule.error)) not in (_NOWHERE, None, False, ""):
             message = error if isinstance(error, str) else json.dumps(error)
-            report.failure = StepFailure(code=FailureCode.AGENT_FAILED, message=line_of(message))
+            line = line_of(report.secrets.blotted(message))
+            report.failure = StepFailure(code=FailureCode.AGENT_FAILED, message=line)
 
     def _usage(self, rule: EventRule, value: Any) -> Usage:
         places = (rule.input_tokens, rule.output_tokens, rule.requests)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from executor_node.agents.command.readers import Reader
+from executor_node.secrets import NO_SECRETS, Secrets
 from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
 from executor_node.supervisor.pipe import Pipe, Tail
 from executor_node.supervisor.protocol import Launch, write_memory_file
@@ -39,15 +40,23 @@ class Program:
         reader: what reads its standard output.
         grace: seconds between SIGTERM and SIGKILL.
         failure_of_exit: what its exit stands for if its reader knows of no failure.
+        secrets: what is not told of its standard error.
     """
 
     def __init__(
-        self, supervision: Supervision, reader: Reader, *, grace: float, failure_of_exit: FailureOfExit = _plain_failure
+        self,
+        supervision: Supervision,
+        reader: Reader,
+        *,
+        grace: float,
+        failure_of_exit: FailureOfExit = _plain_failure,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         self._supervision = supervision
         self._reader = reader
         self._grace = grace
         self._failure_of_exit = failure_of_exit
+        self._secrets = secrets
         self._errors = Tail(_TAIL_BYTES)
         self._ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._tree: ProcessTree | None = None
@@ -57,7 +66,7 @@ class Program:
     @property
     def errors(self) -> str:
         """The end of what it wrote to its standard error."""
-        return self._errors.text(_TAIL_BYTES)
+        return self._secrets.blotted(self._errors.text(_TAIL_BYTES))
 
     async def run(self, launch: Launch, standard_input: bytes | None) -> Result:
         """Launch it, and wait until nothing of it is left. When this is cancelled, it is stopped first.

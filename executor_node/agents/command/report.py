@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_node.agents.command.failures import failure_of
+from executor_node.secrets import NO_SECRETS, Secrets
 from executor_node.workers.messages import MAX_LINE, Progress, Result, line_of, text_of
 from fanfold.anchors import Anchors
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_NAME, MAX_TOKENS
@@ -20,10 +21,18 @@ class Report:
     """Takes what a program tells, in whatever form. Values of wrong types are left out: programs may write anything."""
 
     def __init__(
-        self, tell: Callable[[Progress], None], folder: Path, *, max_bytes: int, stir: Callable[[], None] = lambda: None
+        self,
+        tell: Callable[[Progress], None],
+        folder: Path,
+        *,
+        max_bytes: int,
+        stir: Callable[[], None] = lambda: None,
+        secrets: Secrets = NO_SECRETS,
     ) -> None:
         """`max_bytes` bounds the message that is to be the output, `stir` is called for silent progress."""
         self.stir = stir
+        self.secrets = secrets
+        """What no failure tells."""
         self.session_id = ""
         """The program's own name for its session."""
         self.usage = NO_USAGE
@@ -91,7 +100,8 @@ class Report:
         """The program says that it failed; `status` is that of HTTP when a provider's error was the cause."""
         if message is None:
             message = ""
-        self.failure = failure_of(message if isinstance(message, str) else json.dumps(message), status)
+        words = message if isinstance(message, str) else json.dumps(message)
+        self.failure = failure_of(self.secrets.blotted(words), status)
 
     def outcome(self, written: str | None = None) -> Result:
         """What came of the program. Without a result it is all that was `written`, or else the last message."""

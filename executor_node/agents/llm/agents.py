@@ -82,6 +82,7 @@ class LlmAgents:
             OSError: this process is out of file descriptors or memory.
         """
         assignment = assign(step.agent, self._environment)
+        step.secrets = assignment.secrets
         gate = self.gates.of(assignment)
         answers = _Answers(step, gate, self._validator, self._begin)
         shared = SharedStep(step, _ENTRY, assignment.to_json(), answers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from executor_node.agents import AgentDefinition
+from executor_node.secrets import Secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,12 @@ class Assignment:
         """Who has the model."""
         return provider_of(self.model)
 
-    def without_secrets(self, text: str) -> str:
-        """The text with the key and the tokens blotted out: what others answer may repeat what they were shown."""
-        tokens = (server.token for server in self.servers)
-        for secret in filter(None, (self.api_key, *tokens)):
-            text = text.replace(secret, "***")
-        return text
+    @property
+    def secrets(self) -> Secrets:
+        """The key, the tokens, and what servers of tools are given in confidence."""
+        tokens = {f"{server.name}_TOKEN": server.token for server in self.servers}
+        given = (server.environment for server in self.servers)
+        return Secrets.of({"API_KEY": self.api_key}, tokens, *given)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""

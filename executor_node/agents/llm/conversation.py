@@ -91,7 +91,7 @@ class _Conversation:
         except (exceptions.UserError, AgentFailed):
             raise
         except Exception as error:
-            words = self._assignment.without_secrets(str(error))
+            words = self._assignment.secrets.blotted(str(error))
             raise AgentFailed(f"a tool server cannot be used: {words}", retryable=True) from error
 
     async def _ask(self, prompt: str, history: Sequence[ModelMessage] = ()) -> tuple[str, Sequence[ModelMessage]]:

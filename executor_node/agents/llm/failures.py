@@ -50,7 +50,7 @@ def failure_of(error: exceptions.AgentRunError, assignment: Assignment) -> Agent
 def words_of(error: exceptions.AgentRunError, assignment: Assignment) -> str:
     """What went wrong, and what the provider said to it, which may repeat the key that it was shown."""
     what = next((words for kind, words in _WORDS if isinstance(error, kind)), "the model call failed")
-    said = assignment.without_secrets(_said_by(error))[:_MAX_DETAIL]
+    said = assignment.secrets.blotted(_said_by(error))[:_MAX_DETAIL]
     return f"{what}: {said}" if said else what
 
 

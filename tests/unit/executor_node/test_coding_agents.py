@@ -14,7 +14,7 @@ import pytest
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.command.definition import Access, Preset
-from executor_node.agents.command.failures import failure_of, without_secrets
+from executor_node.agents.command.failures import failure_of
 from executor_node.agents.command.presets import CODING_AGENTS
 from executor_node.agents.command.readers import Lines
 from executor_node.agents.command.report import Report
@@ -297,8 +297,3 @@ def test_errors_of_providers_are_told_apart(
     failure = failure_of(message, status)
     assert (failure.code, failure.retryable) == (code, retryable)
     assert message in failure.message
-
-
-def test_only_values_of_variables_that_are_secret_by_name_are_blotted_out() -> None:
-    environment = {"MY_TOKEN": "abcdef", "HOME": "/home/me", "PIN_SECRET": "1"}
-    assert without_secrets("abcdef in /home/me at 1", environment) == "*** in /home/me at 1"
