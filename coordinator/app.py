@@ -11,12 +11,14 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coordinator.combinators.budgeted import Budgeted
+from coordinator.combinators.counted import Counted
 from coordinator.combinators.runner import runner_of
-from coordinator.config import CoordinatorConfig, ScriptSettings
+from coordinator.config import CoordinatorConfig, Placement, ScriptSettings
+from coordinator.counts import Counts, StepCounts
 from coordinator.journal.journal import KeptRun
 from coordinator.journal.opening import open_journal, retention_of
 from coordinator.methods.forwarding import Forwarding
-from coordinator.metrics import NodeCollector
+from coordinator.metrics import CoordinatorCollector, Measured
 from coordinator.placement.adoption import adopted
 from coordinator.placement.discovery import follow_dns, follow_static
 from coordinator.placement.mesh import Mesh, Retries
@@ -67,16 +69,26 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         leases = Leases(lease=sources.lease, certainty=sources.certainty)
         nodes = Nodes(dialer, redial_delay=sources.redial_delay, leases=leases)
         await stack.enter_async_context(nodes)
-        NodeCollector(nodes, registry)
+        counts = Counts()
+        queue = PlacementQueue(nodes, _patience(config.placement))
         checks = RequestChecks(validator, config.limits)
-        executors = _executors(config, nodes, validator)
+        executors = _executors(config, nodes, queue, validator, counts.steps)
         forwarding = await stack.enter_async_context(Forwarding(credentials))
-        scripts = await _scripts(config.scripts, checks, stack)
-        database = DatabaseCounts()
-        durable = await _durable_runs(config, executors, nodes, checks, scripts, stack, database)
-        if durable is not None:
-            DatabaseCollector(database, registry)
-        runs = Runs(executors, checks, durable, scripts)
+        engine = await stack.enter_async_context(_engine(config.scripts))
+        scripts = ScriptRuns(engine, checks, _script_terms(config.scripts))
+        durable = await _durable_runs(config, executors, nodes, checks, scripts, stack, counts, registry)
+        runs = Runs(executors, checks, durable, scripts, counts.runs)
+        measured = Measured(
+            counts=counts,
+            dialer=dialer,
+            nodes=nodes,
+            queue=queue,
+            runs=runs,
+            holding=durable.holding if durable else None,
+            scripts=scripts,
+            engine=engine,
+        )
+        CoordinatorCollector(measured, registry)
         follow_static(nodes, sources.static)
         names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
         looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
@@ -104,13 +116,15 @@ async def _durable_runs(
     checks: RequestChecks,
     scripts: ScriptRuns,
     stack: AsyncExitStack,
-    database: DatabaseCounts,
+    counts: Counts,
+    registry: CollectorRegistry,
 ) -> DurableRuns | None:
     """The journaled runs, if a journal is configured (C17)."""
-    kept = config.journal
+    kept, database = config.journal, DatabaseCounts()
     journal = await stack.enter_async_context(open_journal(kept, database))
     if journal is None:
         return None
+    DatabaseCollector(database, registry)
     jobs = await _jobs(config, stack)
     times = Times(
         lease=kept.lease,
@@ -120,7 +134,8 @@ async def _durable_runs(
         claim=kept.claim,
         sweep=kept.sweep,
     )
-    holding = await stack.enter_async_context(Holding(journal, config.name, times, retention_of(kept), jobs))
+    holding = Holding(journal, config.name, times, retention_of(kept), jobs, counts)
+    await stack.enter_async_context(holding)
 
     def adopt(run: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
         if config.executor and run.epoch > 1:
@@ -134,29 +149,28 @@ async def _durable_runs(
     return DurableRuns(holding, lambda scope: runner_of(executors(scope)), adopt, checks, waits, jobs, scripts)
 
 
-async def _scripts(settings: ScriptSettings, checks: RequestChecks, stack: AsyncExitStack) -> ScriptRuns:
-    """The runs of scripts, with an engine that is started ahead of them or with the first one."""
-    engine_limits = EngineLimits(
+def _engine(settings: ScriptSettings) -> QuickJsEngine:
+    """The engine of scripts, which is started ahead of them or with the first one."""
+    limits = EngineLimits(
         heap_bytes=settings.heap_bytes, cpu_seconds=settings.cpu_seconds, needs_seccomp=settings.needs_seccomp
     )
-    engine = QuickJsEngine(
-        engine_limits, spare=settings.spare, on_ready=_tell_protections, on_failed=_tell_that_engine_failed
-    )
-    await stack.enter_async_context(engine)
+    return QuickJsEngine(limits, spare=settings.spare, on_ready=_tell_protections, on_failed=_tell_that_engine_failed)
+
+
+def _script_terms(settings: ScriptSettings) -> ScriptTerms:
     limits = ScriptLimits(
         max_total_agents=settings.max_total_agents,
         items=settings.items,
         turn_seconds=settings.turn_seconds,
         default_agent=settings.default_agent,
     )
-    terms = ScriptTerms(
+    return ScriptTerms(
         limits=limits,
         source_bytes=settings.source_bytes,
         args_bytes=settings.args_bytes,
         most_runs=settings.most_runs,
         providers=settings.providers,
     )
-    return ScriptRuns(engine, checks, terms)
 
 
 def _tell_protections(protections: tuple[str, ...]) -> None:
@@ -181,17 +195,18 @@ async def _jobs(config: CoordinatorConfig, stack: AsyncExitStack) -> Jobs | None
     return Jobs(producer, client.acting_for)
 
 
-def _executors(config: CoordinatorConfig, nodes: Nodes, validator: SchemaValidator) -> ExecutorFactory:
+def _patience(settings: Placement) -> Patience:
+    return Patience(agent_unknown=settings.agent_unknown, unplaceable=settings.unplaceable, quota=settings.quota_wait)
+
+
+def _executors(
+    config: CoordinatorConfig, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, counts: StepCounts
+) -> ExecutorFactory:
     if config.executor:
-        executor = _named_executor(config.executor)
-        return partial(_within_budget, executor)
+        return partial(_within_budget, Counted(_named_executor(config.executor), counts))
     placement = config.placement
-    patience = Patience(
-        agent_unknown=placement.agent_unknown, unplaceable=placement.unplaceable, quota=placement.quota_wait
-    )
-    queue = PlacementQueue(nodes, patience)
     retries = Retries(first=placement.retry_first, most=placement.retry_most)
-    return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait).executor
+    return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait, counts=counts).executor
 
 
 def _within_budget(executor: AgentExecutor, scope: Scope) -> AgentExecutor:

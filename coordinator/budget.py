@@ -110,6 +110,11 @@ class TokenBudget:
         """The budget as it now stands."""
         return Budget(limit=self.limit, spent=self.spent, refused_steps=self.refused_steps)
 
+    @property
+    def reserved(self) -> int:
+        """Tokens that are set aside for attempts that run."""
+        return self._set_aside
+
     def needs(self, spec: AgentStepSpec, *, uses_model: bool) -> int:
         """How much an attempt of the step has set aside."""
         if not uses_model:

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.budget import TokenBudget
+from coordinator.counts import Counts
+from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
-from fanfold.families import numbers
-from fanfold.measures import LASTING, LONG, QUICK, SIZES, counter, gauge, histogram
+from coordinator.placement.queue import PlacementQueue
+from coordinator.runs.attached import AttachedRun
+from coordinator.runs.holding import Holding
+from coordinator.runs.journaled import JournaledRun
+from coordinator.runs.runs import Runs
+from coordinator.runs.scripts import ScriptRuns
+from coordinator.scripts.engine.quickjs import QuickJsEngine
+from coordinator.waiting import WaitsOn
+from fanfold.clients.node_link import GrpcNodeDialer
+from fanfold.families import number, numbers, spread, spreads
+from fanfold.measures import (
+    FRAMES,
+    LASTING,
+    LONG,
+    MAX_AGENTS,
+    OK,
+    OTHER,
+    QUICK,
+    SIZES,
+    Tally,
+    counter,
+    gauge,
+    histogram,
+)
 from fanfold.model.node import NodeState
 from fanfold.model.run import RunKind
 from fanfold.model.step import FailureCode
 from fanfold.ports import RejectionReason
 
 _KIND = {"kind": tuple(RunKind)}
-_WAITS_ON = {"on": ("place", "node", "quota", "tokens", "retry", "caller", "journal", "registry")}
-_AGENT = {"agent": "agents that nodes have offered, at most 100 of them; `other`"}
+_WAITS_ON = {"on": tuple(WaitsOn)}
+_AGENT = {"agent": f"the first {MAX_AGENTS} of which a step was begun, `{OTHER}`"}
 _NODE = {"node": "the nodes that are known now"}
 
 # Runs.
@@ -57,7 +83,7 @@ STEPS = counter(
     "fanfold_coordinator_steps_ended_total",
     "Steps that ended, after all their attempts; `OK`, or why they failed. Recalled ones are not among them.",
     **_AGENT,
-    code="`OK` and the failure codes (C3)",
+    code=f"`{OK}` and the failure codes (C3)",
 )
 STEP_SECONDS = histogram(
     "fanfold_coordinator_step_duration_seconds",
@@ -79,7 +105,9 @@ BUDGETS = gauge(
     "Budgets of the runs that are carried out now, added up; reserved is what is set aside for attempts that run.",
     state=("limit", "spent", "reserved"),
 )
-BUDGETS_EXHAUSTED = counter("fanfold_coordinator_budgets_exhausted_total", "Runs whose budget had no room for a step.")
+BUDGETS_EXHAUSTED = counter(
+    "fanfold_coordinator_budgets_exhausted_total", "Runs that ended here and whose budget had had no room for a step."
+)
 BUDGET_REFUSALS = counter(
     "fanfold_coordinator_budget_refused_steps_total", "Steps that did not fit into the budget of their run.", **_AGENT
 )
@@ -112,8 +140,9 @@ PLACEMENTS = counter(
 )
 LINK_BATCH = histogram(
     "fanfold_coordinator_link_batch_elements",
-    SIZES,
-    "Starts, cancels and acknowledgements in a message to a node, or events in one from a node.",
+    FRAMES,
+    "Starts, cancels and acknowledgements in a message to a node, events and rejections in one from a node. Those that"
+    " have none are not counted.",
     direction=("sent", "received"),
 )
 
@@ -127,7 +156,7 @@ JOURNAL_SECONDS = histogram(
 JOURNAL_EVENTS = histogram("fanfold_coordinator_journal_append_events", SIZES, "Events in an append.")
 JOURNAL_FAILURES = counter(
     "fanfold_coordinator_journal_failures_total",
-    "Appends and renewals of leases that the journal did not take; they are tried again.",
+    "Appends, and renewals and claims of leases, that the journal did not take; they are tried again.",
 )
 LEASES = gauge("fanfold_coordinator_leases", "Runs of the journal that are held here.")
 RENEWAL_SECONDS = histogram(
@@ -142,14 +171,89 @@ LEASE_CHANGES = counter(
 )
 
 
-class NodeCollector(Collector):
-    """Tells how the nodes fare at the moment of a scrape; costs nothing between scrapes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The parts of a coordinator that are looked at. `holding` is None without a journal."""
 
-    def __init__(self, nodes: Nodes, registry: CollectorRegistry) -> None:
-        self._nodes = nodes
+    counts: Counts
+    dialer: GrpcNodeDialer
+    nodes: Nodes
+    queue: PlacementQueue
+    runs: Runs
+    holding: Holding | None
+    scripts: ScriptRuns
+    engine: QuickJsEngine
+
+
+class CoordinatorCollector(Collector):
+    """Tells how the coordinator fares at the moment of a scrape."""
+
+    def __init__(self, measured: Measured, registry: CollectorRegistry) -> None:
+        self._measured = measured
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics as they are now."""
-        views = self._nodes.views()
-        yield numbers(NODES, Counter((view.state.value,) for view in views))
+        yield from self._collect_runs()
+        yield from self._collect_steps()
+        yield from self._collect_placement()
+        if self._measured.holding is not None:
+            yield from self._collect_journal(self._measured.holding)
+
+    def _collect_runs(self) -> Iterable[Metric]:
+        measured, counts = self._measured, self._measured.counts.runs
+        live: list[AttachedRun | JournaledRun] = [*measured.runs.attached.values(), *(measured.holding or ())]
+        views = [run.view() for run in live]
+        yield numbers(RUNS, Tally((view.kind.value, view.state.value) for view in views))
+        yield numbers(RUNS_ENDED, counts.ended)
+        yield spreads(RUN_SECONDS, counts.seconds)
+        standing = [run.standstill for run in live if run.standstill is not None]
+        yield numbers(RUNS_WAITING, Tally((each.on.value,) for each in standing))
+        now = time.monotonic()
+        longest: dict[tuple[str, ...], float] = {}
+        for each in standing:
+            longest[each.on.value,] = max(now - each.since, longest.get((each.on.value,), 0.0))
+        yield numbers(LONGEST_WAIT, longest)
+        yield numbers(SCRIPTS, {("running",): measured.scripts.running, ("spare",): measured.engine.ready})
+        budgets = [run.scope.budget for run in live if run.scope.budget is not None]
+        yield numbers(BUDGETS, _added_up(budgets))
+        yield number(BUDGETS_EXHAUSTED, counts.budgets_exhausted)
+
+    def _collect_steps(self) -> Iterable[Metric]:
+        counts = self._measured.counts.steps
+        yield numbers(STEPS, counts.ended)
+        yield spreads(STEP_SECONDS, counts.seconds)
+        yield numbers(RETRIES, counts.retries)
+        yield numbers(TOKENS, counts.tokens)
+        yield numbers(MODEL_CALLS, counts.model_requests)
+        yield numbers(BUDGET_REFUSALS, counts.refused_by_budget)
+
+    def _collect_placement(self) -> Iterable[Metric]:
+        measured = self._measured
+        yield numbers(NODES, Tally((node.state.value,) for node in measured.nodes))
+        yield number(NODES_LOST, measured.nodes.lost)
+        named = sorted((node for node in measured.nodes if node.node.name), key=KnownNode.is_linked)
+        yield numbers(NODE_STEPS, {(node.node.name,): node.in_flight for node in named})
+        yield numbers(NODE_HINT, {(node.node.name,): node.hint() for node in named})
+        yield numbers(NODE_LOAD, {(node.node.name,): node.load() for node in named})
+        yield number(STEPS_WAITING, measured.queue.waiting)
+        yield spreads(QUEUE_WAIT, measured.queue.waits)
+        yield numbers(PLACEMENTS, measured.counts.steps.placements)
+        yield spreads(LINK_BATCH, measured.dialer.batches)
+
+    def _collect_journal(self, holding: Holding) -> Iterable[Metric]:
+        counts = self._measured.counts.journal
+        yield spread(JOURNAL_SECONDS, counts.append_seconds)
+        yield spread(JOURNAL_EVENTS, counts.append_events)
+        yield number(JOURNAL_FAILURES, counts.failures)
+        yield number(LEASES, len(holding))
+        yield spread(RENEWAL_SECONDS, counts.renewal_seconds)
+        yield numbers(LEASE_CHANGES, counts.changes)
+
+
+def _added_up(budgets: Sequence[TokenBudget]) -> Mapping[tuple[str, ...], int]:
+    return {
+        ("limit",): sum(budget.limit for budget in budgets),
+        ("spent",): sum(budget.spent for budget in budgets),
+        ("reserved",): sum(budget.reserved for budget in budgets),
+    }

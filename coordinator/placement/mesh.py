@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.budget import Reservation
 from coordinator.combinators.runner import StepKey, run_to_end
+from coordinator.counts import StepCounts
 from coordinator.life import failed, unplaced
 from coordinator.placement.adoption import AdoptedExecution, was_cancelled
 from coordinator.placement.attempt import Attempt, consistent
@@ -44,7 +45,8 @@ class Retries:
 class Mesh:
     """The mesh as a place to run steps; `executor` gives each run its own view of it.
 
-    `cancel_wait` in seconds bounds how long a cancelled step is waited for; it covers a node's own grace.
+    `cancel_wait` in seconds bounds how long a cancelled step is waited for; it covers a node's own grace. What becomes
+    of steps is counted in `counts`.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class Mesh:
         *,
         retries: Retries = Retries(),
         cancel_wait: float = 9.0,
+        counts: StepCounts | None = None,
     ) -> None:
         self.nodes = nodes
         self.queue = queue
         self.validator = validator
         self.retries = retries
         self.cancel_wait = cancel_wait
+        self.counts = counts or StepCounts()
 
     def executor(self, scope: Scope) -> MeshExecutor:
         """The AgentExecutor and StepRunner of one run."""
@@ -93,11 +97,14 @@ class MeshExecutor:
         """Run one step on whichever node takes it, again where its policy allows (StepRunner, C6)."""
         with self._scope.waiting.step():
             try:
-                return await self._run_attempts(key, spec, on_event)
+                outcome = await self._run_attempts(key, spec, on_event)
             except BaseException:
                 if not self._scope.hold.is_given_up:
                     self._forget_endings(key.name)  # nobody will hear of the outcome
+                    self._mesh.counts.note_cancelled(spec)
                 raise
+            self._mesh.counts.note_ended(outcome)
+            return outcome
 
     async def _run_attempts(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
         adopted = self._adopted(key, spec)
@@ -114,6 +121,7 @@ class MeshExecutor:
             if outcome.attempts == 0:
                 return attempt.in_all(outcome)  # it could not be placed, however long it was tried
             self._forget_endings(key.name)
+            self._mesh.counts.retries[failure.code.value,] += 1
             pause = full_jitter(attempt.number, first=self._mesh.retries.first, most=self._mesh.retries.most)
             with self._scope.waiting.on(WaitsOn.RETRY, "another attempt, after a pause"):
                 await asyncio.sleep(pause)
@@ -245,6 +253,7 @@ class MeshExecutor:
 
     def _receive(self, key: str, execution: Execution, ending: Ending) -> None:
         """Its node keeps an outcome until it is durable, if it ever is to be."""
+        self._mesh.counts.note_placement(ending)
         if self._scope.receipts is not None and isinstance(ending, StepOutcome):
             self._scope.receipts.add(key, execution.acknowledge)
 

@@ -16,7 +16,7 @@ from coordinator.runs.quota import Shortfall
 from coordinator.runs.told import Told, told, weight_of
 from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
-from coordinator.waiting import LOOK_SECONDS, WaitsOn
+from coordinator.waiting import LOOK_SECONDS, Standstill, WaitsOn
 from fanfold.background import background
 from fanfold.feed import Feed
 from fanfold.model.pipeline import StageRequest
@@ -76,6 +76,16 @@ class AttachedRun(ABC):
     def owner(self) -> str:
         """Whose it is."""
         return self._scope.owner
+
+    @property
+    def scope(self) -> Scope:
+        """For whom its steps are run."""
+        return self._scope
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """What it waits on while nothing of it moves, and since when (C42)."""
+        return self._scope.waiting.standstill
 
     def view(self) -> Run:
         """The run as it now is."""

@@ -296,6 +296,7 @@ class DurableRuns:
             adopted=lambda: self._adopted(kept, scope),
             caller_grace=self._waits.caller,
             jobs=self._jobs,
+            counts=self.holding.counts.journal,
         )
         return JournaledRun(kept, work(scope), history, scope, self._runners(scope), tenure)
 

@@ -14,6 +14,7 @@ from typing import Self
 
 import structlog
 
+from coordinator.counts import Counts
 from coordinator.journal.journal import (
     Append,
     Claim,
@@ -56,12 +57,18 @@ Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
 class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
-    `address` is where other coordinators reach this one, `jobs` where detached runs are registered. An async context
-    manager; leaving it lets every run go.
+    `address` is where other coordinators reach this one, `jobs` where detached runs are registered; `counts` counts
+    what becomes of runs. An async context manager; leaving it lets every run go.
     """
 
     def __init__(
-        self, journal: Journal, name: str, times: Times, retention: Retention, jobs: Jobs | None = None
+        self,
+        journal: Journal,
+        name: str,
+        times: Times,
+        retention: Retention,
+        jobs: Jobs | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.journal = journal
         self.times = times
@@ -69,6 +76,7 @@ class Holding:
         self._name = name
         self._retention = retention
         self._jobs = jobs
+        self.counts = counts or Counts()
         self._runs: dict[str, JournaledRun] = {}
         self._leases = Leases(times)
         self._beginning: set[str] = set()
@@ -95,6 +103,9 @@ class Holding:
     def holder(self) -> Holder:
         """The coordinator itself."""
         return Holder(name=self._name, address=self.address)
+
+    def __len__(self) -> int:
+        return len(self._runs)
 
     def __iter__(self) -> Iterator[JournaledRun]:
         return iter(self._runs.values())
@@ -124,6 +135,7 @@ class Holding:
             self._beginning.discard(run_id)
         if kept.run.run_id == run_id:
             self._leases.begin(run_id, asked_at)
+            self.counts.journal.note_change("accepted")
         return kept
 
     def start(self, run: JournaledRun) -> None:
@@ -155,7 +167,9 @@ class Holding:
                 await former.until_gone()
             self._leases.begin(run_id, asked_at)
             self.start(await resume(kept))
+            self.counts.journal.note_change("taken_over")
         except CannotGoOn as error:
+            self.counts.journal.note_change("left")
             self._leave_to_others(run_id, error.message)
             await self._let_go(kept.run.run_id, kept.epoch)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
@@ -174,6 +188,7 @@ class Holding:
         run_id = run.scope.run_id
         try:
             await run.live()
+            self._note_departure(run)
             if run.left_because:
                 self._leave_to_others(run_id, run.left_because, LEFT_SECONDS)
         except Exception:
@@ -183,6 +198,15 @@ class Holding:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
                 self._leases.end(run_id)
+
+    def _note_departure(self, run: JournaledRun) -> None:
+        """A run is not held here any more."""
+        if run.ended_as is not None and run.log.ended is None:
+            self.counts.runs.note_ended(replace(run.view(), state=run.ended_as))
+        elif run.left_because:
+            self.counts.journal.note_change("left")
+        else:
+            self.counts.journal.note_change("lost" if self._leaving is None else "handed_over")
 
     def _leave_to_others(self, run_id: str, why: str, seconds: float = math.inf) -> None:
         _log.warning("run left to others", run_id=run_id, why=why)
@@ -219,6 +243,7 @@ class Holding:
                     reason=reason,
                 )
             )
+            self.counts.runs.note_ended(run)
 
     async def _with_job_failed(self, kept: KeptRun, run: Run) -> Run:
         """The run, once the job that it is has failed as it has."""
@@ -241,10 +266,16 @@ class Holding:
             try:
                 await self._renew()
             except JournalFailed:  # once it is back, those who held runs before are to have them before others
-                self._failed_at = time.monotonic()
+                self._note_failure()
                 pause = min(self.times.claim, self.times.renewal)
             else:
-                pause = max(0.0, self.times.renewal - (time.monotonic() - asked_at))
+                took = time.monotonic() - asked_at
+                self.counts.journal.renewal_seconds.add(took)
+                pause = max(0.0, self.times.renewal - took)
+
+    def _note_failure(self) -> None:
+        self._failed_at = time.monotonic()
+        self.counts.journal.failures += 1
 
     async def _renew(self) -> None:
         asked_at = time.monotonic()
@@ -284,7 +315,7 @@ class Holding:
             try:
                 asked_at, claimed = await self._claim()
             except JournalFailed:
-                self._failed_at = time.monotonic()
+                self._note_failure()
                 continue
             for kept in claimed:
                 _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)

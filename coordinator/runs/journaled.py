@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from coordinator.combinators.runner import StepRunner
+from coordinator.counts import JournalCounts
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone, Record
 from coordinator.runs.account import Account
 from coordinator.runs.detached import Jobs, RunJob
@@ -24,7 +26,7 @@ from coordinator.runs.recall import Recall
 from coordinator.runs.results import Outcomes, Result, Returned
 from coordinator.runs.work import CannotGoOn, Work
 from coordinator.scope import Scope
-from coordinator.waiting import LOOK_SECONDS, WaitsOn
+from coordinator.waiting import LOOK_SECONDS, Standstill, WaitsOn
 from fanfold.background import background
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.run import EventDetail, Run, RunState
@@ -53,6 +55,7 @@ class Tenure:
     caller_grace: float
     jobs: Jobs | None = None
     """Where detached runs are registered."""
+    counts: JournalCounts = field(default_factory=JournalCounts)
 
 
 class JournaledRun:
@@ -70,7 +73,9 @@ class JournaledRun:
         self._cancel_reason = kept.cancel_reason
         self._failure = ""
         self._moving: FanfoldError | None = None
-        self._ended_as: RunState | None = None
+        self._held_since = time.monotonic()
+        self.ended_as: RunState | None = None
+        """How it has ended, or is about to be told to have ended; something of it may still be there."""
         self.left_because = ""
         """Why only others can go on with it."""
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +90,7 @@ class JournaledRun:
             standing=self._account.standing,
             on_durable=self._acknowledge,
             may_write=lambda: tenure.may_write() or not scope.hold.is_given_up,
+            counts=tenure.counts,
         )
         self.job = self._job_of(kept)
 
@@ -103,7 +109,7 @@ class JournaledRun:
     @property
     def has_ended(self) -> bool:
         """Whether its end is told, or about to be; something of it may still be there."""
-        return self._ended_as is not None
+        return self.ended_as is not None
 
     # What others do with it.
 
@@ -117,6 +123,15 @@ class JournaledRun:
         if self.is_pending and self.job is not None:
             run = replace(run, state=RunState.PENDING, waiting_on=THE_REGISTRY)
         return replace(run, waiting_on="the journal, which cannot be written") if self._is_held_up() else run
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """What it waits on while nothing of it moves, and since when (C42)."""
+        if self.log.failing_since is not None:
+            return Standstill(WaitsOn.JOURNAL, self.log.failing_since)
+        if self.is_pending and self.job is not None:
+            return Standstill(WaitsOn.REGISTRY, self._held_since)
+        return self.scope.waiting.standstill
 
     def _is_held_up(self) -> bool:
         """Whether its journal is away, so that nothing can be told of it."""
@@ -212,9 +227,9 @@ class JournaledRun:
                 if not self._task.done():
                     self._account.forfeit()
                     await self._end(self._state())
-        if self._moving is None and self._ended_as is None:
+        if self._moving is None and self.ended_as is None:
             await self._end(self._state())
-        return self._ended_as
+        return self.ended_as
 
     def _state(self) -> RunState:
         assert self._task is not None
@@ -241,7 +256,7 @@ class JournaledRun:
                 if self._moving is not None:
                     self._settling.cancel()
         if self._moving is None:
-            self._ended_as = state
+            self.ended_as = state
             await self._account.tell_end(state, self._reason_of(state))
 
     async def _settle(self, job: RunJob, state: RunState) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from coordinator.counts import JournalCounts
 from coordinator.journal.journal import Append, Entry, Fenced, Journal, JournalFailed, Record
 from coordinator.runs.outage import RETRY_SECONDS
 from fanfold.errors import FanfoldError, Unavailable
@@ -63,6 +65,7 @@ class RunLog:
         standing: Standing,
         on_durable: Callable[[Sequence[str]], None],
         may_write: Callable[[], bool],
+        counts: JournalCounts,
     ) -> None:
         self.run_id = run_id
         self.journal = journal
@@ -76,6 +79,7 @@ class RunLog:
         self._standing = standing
         self._on_durable = on_durable
         self._may_write = may_write
+        self._counts = counts
         self._sequence = last_sequence
         self._pending: list[_Told] = []
         self._pending_bytes = 0
@@ -87,7 +91,8 @@ class RunLog:
         self._tail: deque[_Batch] = deque()
         self._tail_bytes = 0
         self._tail_first = 0
-        self._failing = False
+        self.failing_since: float | None = None
+        """Since when writes fail and are tried again, on the monotonic clock."""
 
     # What the run tells.
 
@@ -124,7 +129,7 @@ class RunLog:
 
     def is_failing(self) -> bool:
         """Whether the last write failed and is being tried again."""
-        return self._failing
+        return self.failing_since is not None
 
     async def flush(self) -> None:
         """Wait until everything told so far is durable. Raises why it will not be."""
@@ -192,17 +197,21 @@ class RunLog:
 
     async def _append(self, append: Append) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self.journal.append(append)
             except JournalFailed:
+                self._counts.failures += 1
                 if not self._may_write():
                     raise
-                if not self._failing:
+                if self.failing_since is None:
                     _log.warning("the journal cannot be written; trying again", run_id=self.run_id)
-                self._failing = True
+                    self.failing_since = began
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self._failing = False
+                self.failing_since = None
+                self._counts.append_seconds.add(time.monotonic() - began)
+                self._counts.append_events.add(len(append.entries))
                 return
 
     def _keep(self, batch: _Batch) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
+from coordinator.counts import RunCounts
 from coordinator.runs.attached import AttachedRun, AttachedWork, is_wanted
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.durable import DurableRuns
@@ -46,7 +47,7 @@ class EventSource(Protocol):
 class Runs:
     """Starts runs and single steps. Those without a workflow id are held for as long as their callers do.
 
-    `durable` is for the others, None if no journal is configured.
+    `durable` is for the others, None if no journal is configured. `counts` counts those that end with their callers.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Runs:
         checks: RequestChecks,
         durable: DurableRuns | None = None,
         scripts: ScriptRuns | None = None,
+        counts: RunCounts | None = None,
     ) -> None:
         self._executors = executors
         self._checks = checks
         self._durable = durable
         self._scripts = scripts
+        self._counts = counts or RunCounts()
         self._held: dict[tuple[str, str], datetime] = {}
         self.attached: dict[str, AttachedRun] = {}
         """The runs that end with their callers' streams, by id."""
@@ -213,7 +216,8 @@ class Runs:
         finally:
             del self.attached[run.run_id]
             run.leave()
-            self.ended[run.run_id] = run.view()
+            self.ended[run.run_id] = ended = run.view()
+            self._counts.note_ended(ended)
             if len(self.ended) > MAX_ENDED:
                 del self.ended[next(iter(self.ended))]
 

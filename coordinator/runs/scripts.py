@@ -51,6 +51,11 @@ class ScriptRuns:
         self._terms = terms
         self._running = 0
 
+    @property
+    def running(self) -> int:
+        """How many scripts run here."""
+        return self._running
+
     @asynccontextmanager
     async def attached(
         self, detail: EventDetail, scope: Scope, script: Script, wrong: Sequence[FieldViolation], feed: Feed[Told]

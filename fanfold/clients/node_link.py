@@ -14,6 +14,7 @@ import grpc.aio
 from fanfold.background import background
 from fanfold.clients.link_parts import PROGRESS_WINDOW, LinkParts
 from fanfold.errors import FanfoldError, InvalidArgument, Unavailable
+from fanfold.measures import FRAMES, Spread, Spreads
 from fanfold.model.step import FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepProgressed
 from fanfold.parts import LINK_WHOLE_BYTES
 from fanfold.ports import ExecutionStart, LinkListener
@@ -63,6 +64,8 @@ class GrpcNodeDialer:
         self._silence = silence
         self._connect_timeout = connect_timeout
         self._credentials = credentials
+        self.batches = Spreads(FRAMES)
+        """Elements of messages on links, by direction."""
         # So that a node tells a new link from one that it has not yet seen dead.
         self._epochs = itertools.count(1)
 
@@ -105,17 +108,20 @@ class GrpcNodeDialer:
             return await _error_of(call)
         if not first.HasField("welcome"):
             return InvalidArgument(f"{address} answered a link without a welcome")
-        link = _Link(call, listener, takes_parts=first.welcome.takes_parts)
+        link = _Link(call, listener, self.batches["sent",], takes_parts=first.welcome.takes_parts)
         listener.welcomed(node_from_proto(first.welcome.node), link, frozenset(first.welcome.held_executions))
         return await self._run(call, link, listener)
 
     async def _run(self, call: _LinkCall, link: _Link, listener: LinkListener) -> FanfoldError:
         renewing = link.keep_renewing(self._lease / _RENEWALS_A_LEASE)
+        received = self.batches["received",]
         async with background(link.write(), renewing, link.parts.progress.keep_asking()):
             try:
                 async with asyncio.timeout(self._silence) as silence:
                     async for message in _messages(call):
                         silence.reschedule(asyncio.get_running_loop().time() + self._silence)
+                        if message.updates:
+                            received.add(len(message.updates))
                         _dispatch(message, listener, link)
             except TimeoutError:
                 return Unavailable(f"nothing heard from the node for {self._silence:g} s")
@@ -128,9 +134,10 @@ _LinkCall = grpc.aio.StreamStreamCall[pb.LinkRequest, pb.LinkResponse]
 class _Link:
     """Implements `NodeLink`: gathers what is to be said and writes it whenever the former message is away."""
 
-    def __init__(self, call: _LinkCall, listener: LinkListener, *, takes_parts: bool) -> None:
+    def __init__(self, call: _LinkCall, listener: LinkListener, sent: Spread, *, takes_parts: bool) -> None:
         self._call = call
         self._listener = listener
+        self._sent = sent
         self._starts: dict[str, ExecutionStart] = {}
         self._adoptions: dict[str, int] = {}
         self._cancels: list[tuple[str, str, float]] = []
@@ -225,6 +232,8 @@ class _Link:
         while self._starts and len(message.starts) < MAX_FRAME_ELEMENTS and size < MAX_FRAME_BYTES:
             execution_id = next(iter(self._starts))
             size += self.parts.write_start(self._starts.pop(execution_id), message.starts.add())
+        if asked := len(message.starts) + len(message.cancels) + len(message.acknowledged):
+            self._sent.add(asked)
         return message
 
 

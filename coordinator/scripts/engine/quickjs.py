@@ -88,6 +88,11 @@ class QuickJsEngine:
         self.protections: tuple[str, ...] = ()
         """What shields the coordinator from scripts; known once the first process is ready."""
 
+    @property
+    def ready(self) -> int:
+        """How many processes are kept ready."""
+        return len(self._idle)
+
     async def __aenter__(self) -> Self:
         self._wanted.set()
         self._keeper = asyncio.create_task(self._keep_spare())

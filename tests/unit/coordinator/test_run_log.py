@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from coordinator.counts import JournalCounts
 from coordinator.journal.journal import Append, Entry, Fenced, Holder, JournalFailed, NewRun, Record, Retention
 from coordinator.journal.memory import MemoryJournal
 from coordinator.runs import log as run_log
@@ -52,6 +53,7 @@ async def writing(journal: HeldJournal, *, may_write: bool = True) -> AsyncItera
         standing=standing,
         on_durable=durable.extend,
         may_write=lambda: may_write,
+        counts=JournalCounts(),
     )
     async with background(log.write()):
         yield log, durable
