@@ -41,10 +41,10 @@ class Gate:
         if run.log.is_heavy():
             with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
                 await run.log.room()
-        if not run.scope.hold.is_certain():
-            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
-                await run.scope.hold.until_certain()
         presence = run.presence
         if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
             with waiting.step(), waiting.on(WaitsOn.CALLER, "its caller, who is away"):
                 await presence.wait()
+        if not run.scope.hold.is_certain():
+            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
+                await run.scope.hold.until_certain()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import grpc.aio
 
@@ -41,6 +41,12 @@ LONGEST_WAIT = 60.0
 """Seconds of one WaitJob call; longer waits take several."""
 
 LONGEST_PAUSE = 2.0
+
+DRAINING = "DRAINING"
+DRAINING_SECONDS = 5.0
+"""Seconds in which a call that a stopping registry has refused is tried again."""
+
+_Answer = TypeVar("_Answer")
 
 
 class JobRegistryClient:
@@ -81,15 +87,14 @@ class JobRegistryClient:
 
     async def get_job(self, job_id: str) -> Job:
         """How a job fares."""
-        with self._errors():
-            response = await self._open_stub().GetJob(pb.GetJobRequest(job_id=job_id), metadata=self._metadata)
+        request = pb.GetJobRequest(job_id=job_id)
+        response = await self._answer(lambda: self._open_stub().GetJob(request, metadata=self._metadata))
         return job_from_proto(response.job)
 
     async def list_jobs(self, wanted: JobFilter = ALL_JOBS, *, page_size: int = 100, page_token: str = "") -> JobPage:
         """One page of jobs, newest first."""
         request = pb.ListJobsRequest(page_size=page_size, page_token=page_token, filter=job_filter_to_proto(wanted))
-        with self._errors():
-            response = await self._open_stub().ListJobs(request, metadata=self._metadata)
+        response = await self._answer(lambda: self._open_stub().ListJobs(request, metadata=self._metadata))
         return job_page_from_proto(response)
 
     async def watch_jobs(self, cursor: str = "", wanted: JobFilter = ALL_JOBS) -> AsyncGenerator[JobChanges, None]:
@@ -179,14 +184,25 @@ class JobRegistryClient:
     async def cancel_job(self, job_id: str, reason: str = "") -> Job:
         """Ask a job to stop."""
         request = pb.CancelJobRequest(job_id=job_id, reason=reason)
-        with self._errors():
-            response = await self._open_stub().CancelJob(request, metadata=self._metadata)
+        response = await self._answer(lambda: self._open_stub().CancelJob(request, metadata=self._metadata))
         return job_from_proto(response.job)
 
     async def delete_job(self, job_id: str) -> None:
         """Remove a settled job."""
-        with self._errors():
-            await self._open_stub().DeleteJob(pb.DeleteJobRequest(job_id=job_id), metadata=self._metadata)
+        request = pb.DeleteJobRequest(job_id=job_id)
+        await self._answer(lambda: self._open_stub().DeleteJob(request, metadata=self._metadata))
+
+    async def _answer(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """What a call is answered. A registry that is stopping has done nothing for it; another may take its place."""
+        patience = _Patience(DRAINING_SECONDS)
+        while True:
+            try:
+                with self._errors():
+                    return await ask()
+            except Unavailable as error:
+                if error.reason != DRAINING:
+                    raise
+                await patience.lost(error)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
