@@ -10,11 +10,8 @@ import pytest
 from support.charts import Helm
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--chart") is None:
-        for item in items:
-            if "helm" in item.path.parts:
-                item.add_marker(pytest.mark.skip(reason="helm is not installed: run `make chart`"))
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    return True if config.getoption("--chart") is None else None
 
 
 @pytest.fixture(scope="session")
