@@ -70,7 +70,7 @@ def can_lose() -> bool:
 class Host:
     """A host on a network. What befalls its wire befalls it while the block lasts."""
 
-    def __init__(self, address: str, port: str, own: _Namespace, router: _Namespace) -> None:
+    def __init__(self, address: str, port: str, own: Namespace, router: Namespace) -> None:
         self.address = address
         """Its one address on the network."""
         self.enter = own.enter
@@ -122,7 +122,7 @@ def _added_and_deleted(what: str, which: str) -> tuple[str, str]:
 class Network:
     """A router, and what is joined to it."""
 
-    def __init__(self, stack: AsyncExitStack, router: _Namespace) -> None:
+    def __init__(self, stack: AsyncExitStack, router: Namespace) -> None:
         self._stack = stack
         self._router = router
         self._block = f"127.{random.SystemRandom().randrange(64, 192)}.{random.SystemRandom().randrange(256)}"
@@ -132,7 +132,7 @@ class Network:
     async def add_host(self) -> Host:
         """A new host."""
         number = next(self._ports)
-        own = await self._stack.enter_async_context(_namespace())
+        own = await self._stack.enter_async_context(namespace())
         await _run(f"ip link add {self._name} netns {own.pid} type veth peer name h{number} netns {self._router.pid}")
         return await self._join(number, self._name, own)
 
@@ -141,9 +141,9 @@ class Network:
         number = next(self._ports)
         await _run(f"ip link add {self._name} type veth peer name h{number} netns {self._router.pid}")
         self._stack.push_async_callback(_run, f"ip link delete {self._name}")
-        await self._join(number, self._name, _Namespace(os.getpid(), ()))
+        await self._join(number, self._name, Namespace(os.getpid(), ()))
 
-    async def _join(self, number: int, device: str, own: _Namespace) -> Host:
+    async def _join(self, number: int, device: str, own: Namespace) -> Host:
         port = f"h{number}"
         subnet, gateway, address = (f"{self._block}.{4 * number + last}" for last in range(3))
         words = {"block": self._block, "subnet": subnet, "gateway": gateway, "address": address}
@@ -152,7 +152,7 @@ class Network:
         return Host(address, port, own, self._router)
 
 
-class _Namespace:
+class Namespace:
     """A network namespace by a process in it; `enter` is what a command begins with to run there."""
 
     def __init__(self, pid: int, enter: Sequence[str]) -> None:
@@ -172,7 +172,7 @@ class _Namespace:
 
 
 @asynccontextmanager
-async def _namespace() -> AsyncIterator[_Namespace]:
+async def namespace() -> AsyncIterator[Namespace]:
     """A namespace of its own. What holds it reads from us, so it ends when we do."""
     hold = ["unshare", "--net", "sh", "-c", "echo; exec cat"]
     pipe = asyncio.subprocess.PIPE
@@ -180,7 +180,7 @@ async def _namespace() -> AsyncIterator[_Namespace]:
     try:
         assert holder.stdout is not None
         assert await holder.stdout.readline(), "a namespace was made"
-        yield _Namespace(holder.pid, ("nsenter", f"--net=/proc/{holder.pid}/ns/net"))
+        yield Namespace(holder.pid, ("nsenter", f"--net=/proc/{holder.pid}/ns/net"))
     finally:
         with suppress(ProcessLookupError):
             holder.kill()
@@ -201,7 +201,7 @@ async def _run(script: str, enter: Sequence[str] = ()) -> str:
 async def network() -> AsyncIterator[Network]:
     """A network with the test on it. Raises OSError where none can be made (`why_not`)."""
     async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(_namespace())
+        router = await stack.enter_async_context(namespace())
         await router.run("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter")
         made = Network(stack, router)
         await made.join()

@@ -1,0 +1,191 @@
+"""The containers that the chart renders are really started, under the limits that it gives them, and are a mesh."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from coordinator.scripts.engine.lockdown import SECCOMP
+from support.charts import CHART, NAMESPACE, Helm
+from support.command import with_argument
+from support.mesh import until
+from support.pods import DEADLINE, Cluster, cluster, why_not
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(bool(why_not()), reason=f"no containers: {why_not()}"),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(300),
+]
+
+COORDINATOR, REGISTRY, NODE = "fanfold-coordinator", "fanfold-job-registry", "fanfold-node-default"
+AGENTS = {
+    "waits.md": """\
+---
+name: waits
+description: Goes on when a file of that name is there.
+kind: command
+command: [sh, -c, 'read name; until test -e "/workspace/$name"; do sleep 0.1; done; echo went on']
+---
+""",
+    "strays.md": """\
+---
+name: strays
+description: Leaves a process behind, in a session of its own.
+kind: command
+command: [sh, -c, 'read name; setsid sleep "$name" & echo gone']
+---
+""",
+    "looks.md": """\
+---
+name: looks
+description: Tells what it may do.
+kind: command
+command:
+- sh
+- -c
+- id -u; grep -E "CapEff|NoNewPrivs|^Seccomp:" /proc/self/status; touch /usr/x 2>&1; touch /home/fanfold/x && echo home
+---
+""",
+}
+SCRIPT = """\
+const found = await parallel([() => agent("*", {agent: "list"}), () => agent("none", {agent: "read"})])
+return found.map(each => each === null)
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mesh(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """What the chart renders by default, with agents, up."""
+    manifests = helm.template("--set-json", f"executorNodes.pools.default.agents={json.dumps(AGENTS)}")
+    async with cluster(manifests, tmp_path_factory.mktemp("cluster")) as running:
+        await running.start_services()
+        yield running
+
+
+def step(agent: str, prompt: str) -> str:
+    """A command for a shell that has the mesh run one step."""
+    asked = json.dumps([{"task_id": "it", "agent": agent, "description": "a test", "prompt": prompt}])
+    return f"echo '{asked}' | fanfold parallel - --json"
+
+
+async def outcome(mesh: Cluster, agent: str, prompt: str) -> dict[str, Any]:
+    """What comes of one step that the caller's pod asks for."""
+    printed = json.loads(await mesh.run("fanfold-test", "sh", "-euc", step(agent, prompt)))
+    found: dict[str, Any] = printed["outcomes"][0]
+    return found
+
+
+async def test_the_test_of_the_release_passes(mesh: Cluster) -> None:
+    assert re.search(r"^files +list +ok ", await mesh.run("fanfold-test"), re.MULTILINE)
+
+
+@pytest.mark.contract("C44")
+async def test_all_probes_pass_and_each_service_tells_its_metrics(mesh: Cluster) -> None:
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert set((await mesh.probes(probe)).values()) == {True}
+    for name in (COORDINATOR, REGISTRY, NODE):
+        assert "fanfold_build_info{" in await mesh.metrics(name)
+
+
+async def test_steps_have_the_limits_of_the_pod(mesh: Cluster) -> None:
+    output = (await outcome(mesh, "looks", "?"))["output"]
+    assert output.splitlines()[0] == "10001"
+    assert re.findall(r"(\w+):\s+(\S+)", output)[:3] == [
+        ("CapEff", "0000000000000000"),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ]
+    assert "Read-only file system" in output
+    assert output.splitlines()[-1] == "home"
+
+
+@pytest.mark.contract("C29", "F1")
+async def test_the_supervisor_ends_what_a_step_leaves_behind(mesh: Cluster) -> None:
+    marker = "86311"
+    assert (await outcome(mesh, "strays", marker))["success"]
+    await until(lambda: not with_argument(marker), "the stray process is gone")
+
+
+@pytest.mark.contract("C25")
+async def test_scripts_run_locked_down(mesh: Cluster) -> None:
+    meta = json.dumps({"name": "audit", "description": "a test"})
+    run = f"printf %s '{SCRIPT}' | fanfold run - --meta '{meta}' --json"
+    assert json.loads(await mesh.run("fanfold-test", "sh", "-euc", run))["value"] == [False, True]
+    log = mesh.containers[COORDINATOR].told()
+    (ready,) = (line for line in log.splitlines() if "script engine ready" in line)
+    assert SECCOMP in ready
+
+
+@pytest.mark.contract("C31")
+async def test_a_detached_run_is_a_job_of_the_registry(mesh: Cluster) -> None:
+    run = (
+        step("list", "*").replace("--json", "--detach")
+        + f"; export FANFOLD_REGISTRY={REGISTRY}.{NAMESPACE}.svc:7401; fanfold jobs wait 1; fanfold jobs list"
+    )
+    assert "completed" in await mesh.run("fanfold-test", "sh", "-euc", run)
+
+
+@pytest.mark.contract("C40")
+async def test_who_shows_no_token_is_refused(mesh: Cluster) -> None:
+    run = f"! env -u FANFOLD_TOKEN_FILE fanfold nodes --server {COORDINATOR}.{NAMESPACE}.svc:7400 2>&1"
+    assert "who calls is not known here" in await mesh.run("fanfold-test", "sh", "-uc", run)
+
+
+@pytest.mark.contract("C43")
+async def test_a_node_drains_when_its_pod_is_taken_away(mesh: Cluster) -> None:
+    node = mesh.containers[NODE]
+    running = asyncio.create_task(outcome(mesh, "waits", "go"))
+    async with asyncio.timeout(DEADLINE):
+        while "fanfold_node_running_steps 1.0" not in await mesh.metrics(NODE):
+            assert not running.done()
+    node.first_process().send_signal(signal.SIGTERM)
+    await mesh.until_probes("readinessProbe", passed=False, of=[NODE])
+    assert node.process.returncode is None
+    (node.volumes["workspace"] / "go").touch()
+    assert (await running)["output"] == "went on\n"
+    assert await node.ended() == 0
+
+
+@pytest.mark.contract("C43")
+async def test_the_other_services_end_when_their_pods_are_taken_away(mesh: Cluster) -> None:
+    for name in (COORDINATOR, REGISTRY):
+        mesh.containers[name].first_process().send_signal(signal.SIGTERM)
+    for name in (COORDINATOR, REGISTRY):
+        assert await mesh.containers[name].ended() == 0, mesh.containers[name].told()
+
+
+@pytest.mark.contract("C40")
+async def test_with_certificates_the_services_know_one_another(helm: Helm, tmp_path: Path) -> None:
+    arguments = ("--values", str(CHART / "ci" / "mtls-values.yaml"))
+    manifests = helm.template(*arguments, "--set", "auth.jwt=null,networkPolicy.callers=null")
+    secrets: dict[str, dict[str, bytes]] = {}
+    async with cluster(manifests, tmp_path, secrets) as running:
+        secrets |= certificates(running)
+        await running.start_services()
+        assert re.search(r"^files +list +ok ", await running.run("fanfold-test"), re.MULTILINE)
+
+
+def certificates(running: Cluster) -> dict[str, dict[str, bytes]]:
+    """What cert-manager would make of the chart's Certificates."""
+    found = {}
+    for manifest in running.manifests:
+        if manifest["kind"] == "Certificate":
+            spec = manifest["spec"]
+            pair = running.authority.pair(
+                spec["secretName"], uris=tuple(spec["uris"]), hosts=tuple(spec["dnsNames"]), subject="CN=mesh"
+            )
+            found[spec["secretName"]] = {
+                "tls.crt": pair.certificate.read_bytes(),
+                "tls.key": pair.key.read_bytes(),
+                "ca.crt": running.authority.file.read_bytes(),
+            }
+    return found
