@@ -17,7 +17,7 @@ from bench.work import fan_out_resumably
 from fanfold import Mesh
 from fanfold.cli.child import Child
 from fanfold.cli.embedded import EmbeddedMesh, Plan
-from fanfold.cli.serve import COORDINATOR
+from fanfold.cli.service_settings import COORDINATOR
 from fanfold.model.step import StepEvent
 
 STEPS = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from coordinator.combinators.counted import Counted
 from coordinator.combinators.runner import runner_of
 from coordinator.config import CoordinatorConfig, Placement, ScriptSettings
 from coordinator.counts import Counts, StepCounts
+from coordinator.executor import named_factory
 from coordinator.journal.journal import KeptRun
 from coordinator.journal.opening import open_journal, retention_of
 from coordinator.methods.forwarding import Forwarding
@@ -42,7 +42,6 @@ from fanfold.background import background
 from fanfold.clients.job_producer import GrpcJobProducer
 from fanfold.clients.job_registry import JobRegistryClient
 from fanfold.clients.node_link import GrpcNodeDialer
-from fanfold.errors import InvalidArgument
 from fanfold.ports import AgentExecutor
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
@@ -203,7 +202,7 @@ def _executors(
     config: CoordinatorConfig, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, counts: StepCounts
 ) -> ExecutorFactory:
     if config.executor:
-        return partial(_within_budget, Counted(_named_executor(config.executor), counts))
+        return partial(_within_budget, Counted(named_factory(config.executor)(), counts))
     placement = config.placement
     retries = Retries(first=placement.retry_first, most=placement.retry_most)
     return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait, counts=counts).executor
@@ -214,13 +213,3 @@ def _within_budget(executor: AgentExecutor, scope: Scope) -> AgentExecutor:
     if scope.budget is None:
         return executor
     return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
-
-
-def _named_executor(name: str) -> AgentExecutor:
-    """The executor that the configuration names as `module:factory` (C8)."""
-    module, _, factory = name.partition(":")
-    try:
-        executor: AgentExecutor = getattr(importlib.import_module(module), factory)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidArgument.of_field("executor", f"must be module:factory; {name!r} gives {error}") from error
-    return executor

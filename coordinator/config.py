@@ -5,20 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
+from fanfold.section import Age, Seconds, Section, Unit
 from fanfold.sql.settings import DatabaseSettings
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Age = Annotated[float, Field(gt=0, le=3_650 * 86_400, allow_inf_nan=False)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Limits(_Section):
+class Limits(Section):
     """What one call may ask for; every refusal names its limit here (C39)."""
 
     steps: int = Field(default=100_000, ge=1, le=10_000_000)
@@ -35,12 +29,12 @@ class Limits(_Section):
     """Bytes of all steps of one fan-out; of all items of one pipeline, and of the prompts of its steps under way."""
 
 
-class NodeSources(_Section):
+class NodeSources(Section):
     """Where nodes are found, besides those that announce themselves."""
 
-    static: list[str] = []
+    static: list[str] = Field(default=[])
     """Addresses, as host:port."""
-    dns: list[str] = []
+    dns: list[str] = Field(default=[])
     """Names, as host:port, each of whose addresses is a node."""
     dns_interval: Seconds = 5.0
     """Seconds between two look-ups."""
@@ -64,14 +58,14 @@ class NodeSources(_Section):
         return self.lease + self.lease_grace + self.lease_margin
 
 
-class Placement(_Section):
+class Placement(Section):
     """How long steps wait for a node that could take them, in seconds (C3)."""
 
     agent_unknown: Seconds = 2.0
     """Until AGENT_UNKNOWN, while some node is ready and none is still to be reached."""
     unplaceable: Seconds = 30.0
     """Until UNPLACEABLE."""
-    quota_wait: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 0.0
+    quota_wait: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False), Unit("seconds")] = 0.0
     """Until QUOTA_EXHAUSTED: how long steps wait for a model provider to have quota again. With 0 they end at once."""
     retry_first: Seconds = 0.5
     """Most seconds before a second attempt; the ceiling doubles with each one, and each pause is random below."""
@@ -82,7 +76,7 @@ class Placement(_Section):
     is told when it is back, or kills the step when its lease ends."""
 
 
-class RetentionLimits(_Section):
+class RetentionLimits(Section):
     """What the journal keeps of the past (C39)."""
 
     ended_runs: int = Field(default=1_000, ge=0)
@@ -112,7 +106,7 @@ class JournalSettings(DatabaseSettings):
     """Seconds between two renewals; much less than `lease`."""
     lease_margin: Seconds = 1.0
     """Seconds before the end of a lease that was not renewed at which its run pauses here: no step is begun."""
-    outage: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 30.0
+    outage: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False), Unit("seconds")] = 30.0
     """Seconds that a paused run waits for the database to come back before it is left to others; what runs on nodes
     goes on meanwhile. A coordinator that takes a run over waits as much longer for a node that it cannot reach. To be
     the same for all coordinators of a mesh."""
@@ -125,7 +119,7 @@ class JournalSettings(DatabaseSettings):
     retention: RetentionLimits = RetentionLimits()
 
 
-class ScriptSettings(_Section):
+class ScriptSettings(Section):
     """What workflow scripts may use (C25, C30, C39)."""
 
     max_total_agents: int = Field(default=1_000, ge=1, le=1_000_000)
@@ -151,11 +145,11 @@ class ScriptSettings(_Section):
     """Processes that are kept ready for scripts to come; 0 has the engine started with the first script."""
     default_agent: str = Field(default="", max_length=128)
     """The agent of agent() calls that name none. Empty means that they have to."""
-    providers: dict[str, dict[str, str]] = {}
+    providers: dict[str, dict[str, str]] = Field(default={})
     """Executor pools that a request may ask for (`provider`), by name: the labels that its steps' nodes must carry."""
 
 
-class CoordinatorConfig(_Section):
+class CoordinatorConfig(Section):
     """Everything that can be configured."""
 
     name: str = Field(default_factory=lambda: f"coordinator-{uuid.uuid4().hex[:8]}", min_length=1, max_length=128)

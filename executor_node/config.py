@@ -6,19 +6,15 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
+from fanfold.section import Seconds, Section
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Label = Annotated[str, Field(max_length=128)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Capacity(_Section):
+class Capacity(Section):
     """How many steps the node wants and takes (C10)."""
 
     concurrency_hint: int = Field(default=16, ge=0, le=100_000)
@@ -27,7 +23,7 @@ class Capacity(_Section):
     """Steps it takes at most; more are answered RESOURCE_EXHAUSTED."""
 
 
-class Agents(_Section):
+class Agents(Section):
     """Which agents it offers."""
 
     directory: Path | None = None
@@ -48,7 +44,7 @@ class Agents(_Section):
     """Seconds for which no model is asked whose provider has said that the quota is gone; then one call tries again."""
 
 
-class StepLimits(_Section):
+class StepLimits(Section):
     """What one step may take."""
 
     prompt_bytes: int = Field(default=67_108_864, ge=1, le=268_435_456)
@@ -64,7 +60,7 @@ class StepLimits(_Section):
     to take it over; then it is cancelled."""
 
 
-class Kept(_Section):
+class Kept(Section):
     """What is kept of steps that have ended."""
 
     seconds: Seconds = 600.0
@@ -75,7 +71,7 @@ class Kept(_Section):
     of a coordinator that is linked do not, but no further step of its is taken until it has read them."""
 
 
-class ExecutorNodeConfig(_Section):
+class ExecutorNodeConfig(Section):
     """Everything that can be configured."""
 
     name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=128)
@@ -84,13 +80,13 @@ class ExecutorNodeConfig(_Section):
     """Where it serves gRPC; port 0 takes a free one."""
     metrics_listen: str = "127.0.0.1:7481"
     """Where it serves /metrics, /healthz and /readyz; port 0 takes a free one."""
-    announce_to: list[str] = []
+    announce_to: list[str] = Field(default=[])
     """Coordinators, as host:port, that it announces itself to."""
     advertise: str = ""
     """Address that coordinators are told to dial; by default the one it listens on."""
     direct_callers: bool = False
     """Whether principals of the role caller, and not only coordinators, may have it run steps (ExecuteStep)."""
-    labels: Annotated[dict[Label, Label], Field(max_length=64)] = {}
+    labels: dict[Label, Label] = Field(default={}, max_length=64)
     """Labels for `node_labels` of steps."""
     workspace: Path = Path()
     """Folder that steps work in."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
+from fanfold.section import Age, Seconds, Section
 from fanfold.sql.settings import DatabaseSettings
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class JobLimits(_Section):
+class JobLimits(Section):
     """What jobs may have and be; every refusal names the limit (C39)."""
 
     live_jobs: int = Field(default=20_000, ge=1, le=1_000_000)
@@ -29,7 +24,7 @@ class JobLimits(_Section):
     """Bytes of a result."""
 
 
-class OutputSettings(_Section):
+class OutputSettings(Section):
     """What is kept of jobs' output (C37)."""
 
     live_bytes: int = Field(default=262_144, ge=64, le=67_108_864)
@@ -43,7 +38,7 @@ class OutputSettings(_Section):
     killed, unless its producer sends it again."""
 
 
-class ProducerTimes(_Section):
+class ProducerTimes(Section):
     """How long the registry waits for producers (C38)."""
 
     grace: Seconds = 60.0
@@ -54,14 +49,14 @@ class ProducerTimes(_Section):
     """Seconds that work may take to start once it is admitted."""
 
 
-class RetentionLimits(_Section):
+class RetentionLimits(Section):
     """What is kept of settled jobs (C39)."""
 
     settled_jobs: int = Field(default=10_000, ge=0)
     """Settled jobs kept."""
     settled_jobs_per_owner: int = Field(default=1_000, ge=0)
     """Settled jobs kept of one principal and those nested in it."""
-    settled_age: float = Field(default=604_800.0, gt=0, allow_inf_nan=False)
+    settled_age: Age = 7 * 86_400.0
     """Seconds that a settled job is kept."""
 
 
@@ -72,7 +67,7 @@ class StoreSettings(DatabaseSettings):
     """Seconds between two looks at what is beyond the retention."""
 
 
-class JobRegistryConfig(_Section):
+class JobRegistryConfig(Section):
     """Everything that can be configured."""
 
     listen: str = "127.0.0.1:7401"

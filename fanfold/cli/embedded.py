@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fanfold.cli.child import Child
-from fanfold.cli.serve import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
 from fanfold.cli.service import Service
+from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
 from fanfold.errors import FailedPrecondition
 from fanfold.model.node import NodeState
 from fanfold.rpc.addresses import LOOPBACK

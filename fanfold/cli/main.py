@@ -13,7 +13,16 @@ from typing import Annotated
 import typer
 
 import fanfold
-from fanfold.cli import agent_commands, checkpoint_commands, exits, job_commands, run_commands, token_commands
+from fanfold.cli import (
+    agent_commands,
+    checkpoint_commands,
+    config_commands,
+    exits,
+    job_commands,
+    run_commands,
+    serve_commands,
+    token_commands,
+)
 from fanfold.cli.options import SHOWN, Anchors, Budget, Full, Json, Quiet, RequestId, Server, Shown
 from fanfold.rpc.variables import set_grpc_variables
 
@@ -24,23 +33,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: fanfold up --enable-shell",
 )
-serve_app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold serve coordinator --config coordinator.yaml")
 app.add_typer(agent_commands.app, name="agents", help="List the agents that steps can ask for, or check agent files.")
 app.add_typer(run_commands.app, name="runs", help="See the runs of a mesh, watch and cancel them.")
 app.add_typer(job_commands.app, name="jobs", help="See jobs, read their output, wait for and stop them.")
 app.add_typer(job_commands.job_app, name="job", help="Run a command as a job.")
 app.add_typer(checkpoint_commands.app, name="checkpoint", help="Move a workflow from one mesh to another.")
 app.add_typer(token_commands.app, name="token", help="Make, list and revoke tokens that services know callers by.")
-app.add_typer(serve_app, name="serve", help="Run one service of a mesh.")
-
-Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Settings, in YAML or TOML.")]
-Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")]
-MetricsListen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where to serve metrics and health; port 0 takes a free one.")
-]
-PrintReady = Annotated[
-    bool, typer.Option("--print-ready", help="When it serves, print the addresses as one JSON line.")
-]
+app.add_typer(serve_commands.app, name="serve", help="Run one service of a mesh, or check its settings.")
+app.add_typer(config_commands.app, name="config", help="See the settings that hold, and where they come from.")
 
 ScriptArgument = Annotated[
     str, typer.Argument(metavar="SCRIPT", help="File of JavaScript, or - for standard input.", show_default=False)
@@ -326,52 +326,3 @@ def doctor(
 
     if not examine(Looked(server=server, registry=registry, data_dir=data_dir), as_json=as_json):
         raise typer.Exit(exits.FAILED)
-
-
-@serve_app.command(epilog="Example: fanfold serve coordinator --config coordinator.yaml")
-def coordinator(
-    config: Config = None, listen: Listen = None, metrics_listen: MetricsListen = None, print_ready: PrintReady = False
-) -> None:
-    """Run a coordinator, which arranges steps over nodes.
-
-    Settings come from FILE, over it from FANFOLD_COORDINATOR__* variables,
-    over them from options.
-    """
-    from fanfold.cli import serve
-
-    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-    serve.serve_coordinator(start)
-
-
-@serve_app.command(epilog="Example: fanfold serve executor-node --config node.yaml")
-def executor_node(
-    config: Config = None,
-    listen: Listen = None,
-    metrics_listen: MetricsListen = None,
-    print_ready: PrintReady = False,
-    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
-) -> None:
-    """Run an executor node, which runs agents.
-
-    Settings come from FILE, over it from FANFOLD_NODE__* variables,
-    over them from options.
-    """
-    from fanfold.cli import serve
-
-    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-    serve.serve_executor_node(start, supervised=supervised)
-
-
-@serve_app.command(epilog="Example: fanfold serve job-registry --config registry.yaml")
-def job_registry(
-    config: Config = None, listen: Listen = None, metrics_listen: MetricsListen = None, print_ready: PrintReady = False
-) -> None:
-    """Run a job registry, which knows detached work.
-
-    Settings come from FILE, over it from FANFOLD_JOB_REGISTRY__* variables,
-    over them from options.
-    """
-    from fanfold.cli import serve
-
-    start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-    serve.serve_job_registry(start)

@@ -11,14 +11,21 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from fanfold.errors import FanfoldError
-from fanfold.settings import adopt_environment, child_environment, full_environment, load_settings
+from fanfold.cli.service_settings import (
+    EXECUTOR_NODE,
+    coordinator_settings,
+    executor_node_settings,
+    job_registry_settings,
+)
+from fanfold.errors import FanfoldError, FieldViolation
+from fanfold.settings import adopt_environment, child_environment, full_environment
 
 if TYPE_CHECKING:
     from fanfold.rpc.serving import Serving
@@ -29,10 +36,6 @@ CLI = (sys.executable, "-P", "-m", "fanfold.cli")
 _GARBAGE_THRESHOLD = 50_000
 """New objects, besides those that went again, after which cyclic garbage is looked for: some hundred steps' worth."""
 
-COORDINATOR = "coordinator"
-EXECUTOR_NODE = "executor-node"
-JOB_REGISTRY = "job-registry"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -42,10 +45,6 @@ class Start:
     listen: str | None = None
     metrics_listen: str | None = None
     print_ready: bool = False
-
-    def overrides(self) -> dict[str, str | None]:
-        """What goes before file and environment."""
-        return {"listen": self.listen, "metrics_listen": self.metrics_listen}
 
     def arguments(self) -> list[str]:
         """The arguments that say the same."""
@@ -70,23 +69,19 @@ class _Config(Protocol):
 def serve_coordinator(start: Start) -> None:
     """Be a coordinator until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
     from coordinator.app import running
-    from coordinator.config import CoordinatorConfig
 
-    config = load_settings(
-        CoordinatorConfig, file=start.config, env_prefix="FANFOLD_COORDINATOR__", overrides=start.overrides()
-    )
-    _serve(COORDINATOR, config, running(config), start)
+    service = coordinator_settings(start.config, start.listen, start.metrics_listen)
+    config = service.given.settings()
+    _serve(service.name, config, running(config), start, service.doubts(config))
 
 
 def serve_job_registry(start: Start) -> None:
     """Be a job registry until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
     from job_registry.app import running
-    from job_registry.config import JobRegistryConfig
 
-    config = load_settings(
-        JobRegistryConfig, file=start.config, env_prefix="FANFOLD_JOB_REGISTRY__", overrides=start.overrides()
-    )
-    _serve(JOB_REGISTRY, config, running(config), start)
+    service = job_registry_settings(start.config, start.listen, start.metrics_listen)
+    config = service.given.settings()
+    _serve(service.name, config, running(config), start, service.doubts(config))
 
 
 def serve_executor_node(start: Start, *, supervised: bool) -> None:
@@ -100,25 +95,32 @@ def serve_executor_node(start: Start, *, supervised: bool) -> None:
         runtime = [*CLI, "serve", EXECUTOR_NODE, *start.arguments(), "--supervised"]
         exec_supervised(runtime, full_environment(), child_environment())
     from executor_node.app import running
-    from executor_node.config import ExecutorNodeConfig
     from executor_node.supervisor.client import Supervision
     from executor_node.supervisor.inheritance import inherited_environment
 
     environment = inherited_environment()
     adopt_environment(environment)
-    config = load_settings(
-        ExecutorNodeConfig, file=start.config, env_prefix="FANFOLD_NODE__", overrides=start.overrides()
-    )
-    _serve(EXECUTOR_NODE, config, running(config, Supervision.inherit(), environment), start)
+    service = executor_node_settings(start.config, start.listen, start.metrics_listen)
+    config = service.given.settings()
+    _serve(service.name, config, running(config, Supervision.inherit(), environment), start, service.doubts(config))
 
 
-def _serve(name: str, config: _Config, app: AbstractAsyncContextManager[Serving], start: Start) -> None:
+def _serve(
+    name: str,
+    config: _Config,
+    app: AbstractAsyncContextManager[Serving],
+    start: Start,
+    doubts: Sequence[FieldViolation],
+) -> None:
     import structlog
 
     from fanfold.rpc.logs import configure_logs
     from fanfold.rpc.loop import run
 
     configure_logs(level=config.log_level, form=config.log_format, fields={"service": name})
+    log = structlog.get_logger(__name__)
+    for doubt in doubts:
+        log.warning("a setting makes little sense", setting=doubt.field, why=doubt.description)
     if config.exit_with_parent:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     try:
@@ -126,7 +128,7 @@ def _serve(name: str, config: _Config, app: AbstractAsyncContextManager[Serving]
     except Exception as error:
         if (told := _told_by(error)) is not None:
             raise told from None
-        structlog.get_logger(__name__).exception("failed")
+        log.exception("failed")
         raise
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from fanfold.section import Section
 
-class DatabaseSettings(BaseModel):
+
+class DatabaseSettings(Section):
     """Where a service keeps what is to outlive it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     path: str = ""
     """SQLite file, made if it is not there. With neither this nor `url` coordinators refuse resumable and detached runs

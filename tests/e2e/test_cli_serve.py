@@ -66,6 +66,26 @@ def test_a_wrong_setting_is_told_with_file_line_and_key(service: str, tmp_path: 
     assert f"  colour: unknown field (in {config} line 3)" in wrong
 
 
+@pytest.mark.parametrize("service", SERVICES)
+def test_settings_are_checked_without_a_start(service: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("listen: 0.0.0.0:1\ncolour: red\n")
+    wrong = serve(service, "--config", config, "--check-config", FANFOLD_NDOE__NAME="x")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert [line.split(":")[0] for line in wrong.stderr.splitlines()] == ["colour", "listen", "FANFOLD_NDOE__NAME"]
+    right = serve(service, "--check-config")
+    assert (right.returncode, right.stderr) == (0, f"{service}: nothing is wrong with its settings.\n")
+
+
+def test_a_service_that_starts_tells_in_its_log_what_makes_little_sense(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("capacity: {max_concurrent_steps: 8}\nlisten: 0.0.0.0:1\n")
+    done = serve("executor-node", "--config", config, FANFOLD_NDOE__NAME="x")
+    assert done.returncode == 1, "it may not listen there"
+    assert "capacity.concurrency_hint" in done.stderr
+    assert "did you mean FANFOLD_NODE__NAME?" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("service", "variable"),
     [

@@ -19,7 +19,8 @@ import psutil
 import yaml
 
 from fanfold.cli.child import Child
-from fanfold.cli.serve import CLI, COORDINATOR, EXECUTOR_NODE
+from fanfold.cli.serve import CLI
+from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE
 from fanfold.errors import FailedPrecondition
 from faults.subjects import Family, Kind, Span, Subject
 from faults.wires import Wire

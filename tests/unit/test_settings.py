@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from fanfold.errors import InvalidArgument
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials, Tls
 from fanfold.sdk.servers import credentials_of
-from fanfold.settings import child_environment, client_settings, full_environment, load_settings
+from fanfold.settings import Given, child_environment, client_settings, full_environment, load_settings
+from fanfold.settings.variables import unknown_variables
 
 PREFIX = "FANFOLD_TEST__"
 SECRET = "hunter2-do-not-tell"
@@ -249,3 +250,55 @@ def test_children_never_see_what_a_client_shows(monkeypatch: pytest.MonkeyPatch)
     for name in CREDENTIALS:
         monkeypatch.setenv(f"FANFOLD_{name}", "secret")
     assert "secret" not in child_environment(["PATH"]).values()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FANFOLD_TSET__NAME", f"{PREFIX}NAME"),
+        ("FANFOLD_OHTER__NAME", "FANFOLD_OTHER__NAME"),
+        ("FANFOLD_TEST_LISTEN_PORT", f"{PREFIX}LISTEN__PORT"),
+        ("FANFOLD_SERVERS", "FANFOLD_SERVER"),
+        ("FANFOLD_QQQQQQQQQQQQQQQQQQQQQQQQQQQQQQ", ""),
+        ("FANFOLD_QQQQQQQQQQQQQQ__NAME", ""),
+    ],
+)
+def test_a_variable_that_means_nothing_is_told_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, SECRET)
+    (wrong,) = unknown_variables(Settings, PREFIX, ["FANFOLD_OTHER__"])
+    assert wrong.field == name
+    assert wrong.description == "unknown variable" + (f"; did you mean {meant}?" if meant else "")
+
+
+def test_variables_of_other_services_of_clients_and_of_kubernetes_are_no_mistakes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["FANFOLD_OTHER__NAME", "FANFOLD_TOKEN", f"{PREFIX}TYPO", "FANFOLD_COORDINATOR_SERVICE_PORT_GRPC"]
+    names += ["FANFOLD_COORDINATOR_SERVICE_HOST", "FANFOLD_COORDINATOR_PORT", "FANFOLD_COORDINATOR_PORT_7400_TCP_ADDR"]
+    for name in names:
+        monkeypatch.setenv(name, "tcp://10.0.0.1:7400")
+    assert unknown_variables(Settings, PREFIX, ["FANFOLD_OTHER__"]) == []
+
+
+def test_what_is_sound_is_kept_beside_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "name: x\nlisten:\n  host: y\n  port: 70000\nnodes:\n  - port: 1\n  - port: -1\nratio: 0.25\ntypo: 1\n"
+    given = Given(Settings, file=_file(tmp_path, text), env_prefix=PREFIX)
+    settings, wrong = given.sound()
+    assert settings == Settings(name="x", listen=Listen(host="y"), ratio=0.25)
+    assert {each.field for each in wrong} == {"listen.port", "nodes[1].port", "typo"}
+    nothing, wrong = Given(Settings, env_prefix=PREFIX).sound()
+    assert (nothing, [each.field for each in wrong]) == (None, ["name"])
+
+
+def test_each_setting_knows_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _file(tmp_path, "name: x\nlisten:\n  port: 1\nlabels: {a: b}\n")
+    monkeypatch.setenv(PREFIX + "LISTEN__PORT", "2")
+    monkeypatch.setenv(PREFIX + "LABELS__C", "d")
+    given = Given(Settings, file=file, env_prefix=PREFIX, overrides={"ratio": 1})
+    assert given.sources(("name",)) == [f"in {file} line 1"]
+    assert given.sources(("listen", "port")) == [f"in {PREFIX}LISTEN__PORT"]
+    assert given.sources(("listen", "host")) == []
+    assert given.sources(("labels",)) == [f"in {PREFIX}LABELS__C", f"in {file} line 4"]
+    assert given.sources(("ratio",)) == ["given on the command line"]

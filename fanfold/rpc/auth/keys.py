@@ -122,6 +122,18 @@ class IssuerKeys:
         return self._tried_at is None or time.monotonic() - self._tried_at >= self._refresh_least
 
 
+def refuse_no_keys(issuer: JwtIssuer) -> None:
+    """Find fault with where an issuer's keys are said to be; files are read, URLs are not asked.
+
+    Raises:
+        InvalidArgument: that makes no sense.
+        FailedPrecondition: a file cannot be read, or has no keys.
+    """
+    source = _source_of(issuer)
+    if isinstance(source, _File):
+        _keys_in(source.read())
+
+
 class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -180,6 +192,10 @@ def _source_of(issuer: JwtIssuer) -> _File | _Url:
         raise InvalidArgument.of_field("auth.jwt.algorithms", "may have shared secrets only with a file in jwks")
     if is_file:
         return _File(Path(issuer.jwks))
+    if url.username is not None:
+        raise InvalidArgument.of_field("auth.jwt.jwks", "must have no name and password; jwks_token_file is for that")
+    if not url.hostname:
+        raise InvalidArgument.of_field("auth.jwt.jwks", "must be a URL with a host, or a file")
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
         raise InvalidArgument.of_field("auth.jwt.jwks", "must be https, or a file")
     try:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fanfold.model.principal import Role
 from fanfold.rpc.credentials import Credentials, Tls
+from fanfold.section import Seconds, Section, Unit
 
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
 ]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class JwtIssuer(_Section):
+class JwtIssuer(Section):
     """An issuer of JSON Web Tokens, as an OpenID provider or a Kubernetes cluster, and what its claims mean here."""
 
     issuer: str = Field(min_length=1)
@@ -41,7 +37,7 @@ class JwtIssuer(_Section):
     """Least seconds between two looks because of a token whose key is not known."""
     keys_max_age: Seconds = 86_400.0
     """Seconds after which keys are not believed any more if they cannot be had anew."""
-    leeway: float = Field(default=30.0, ge=0, le=300)
+    leeway: Annotated[float, Field(ge=0, le=300), Unit("seconds")] = 30.0
     """Seconds that clocks may differ by."""
     prefix: str = Field(default="", max_length=64)
     """What the names of its principals begin with here, so that they are nobody else's, as `okta:`."""
@@ -51,16 +47,16 @@ class JwtIssuer(_Section):
     """The claim that, where there is one, is the session within it: `alice/session-7`. Empty means that none is."""
     roles_claim: str = "roles"
     """The claim with the roles, as a list or with spaces between; dots lead into objects, as `realm_access.roles`."""
-    roles: dict[str, Role] = {}
+    roles: dict[str, Role] = Field(default={})
     """What values of that claim mean, as `{"mesh-admins": "operator"}`. By default those that are called like roles are
     these, and others mean nothing."""
     default_roles: tuple[Role, ...] = (Role.CALLER,)
     """The roles of those to whom the claim gives none."""
-    principals: dict[str, tuple[Role, ...]] = {}
+    principals: dict[str, tuple[Role, ...]] = Field(default={})
     """The roles of single principals, by the value of their claim, in place of all this."""
 
 
-class CertificateRule(_Section):
+class CertificateRule(Section):
     """Who the bearers of some client certificates are."""
 
     match: str = Field(min_length=1)
@@ -72,7 +68,7 @@ class CertificateRule(_Section):
     """Its roles."""
 
 
-class AuthSettings(_Section):
+class AuthSettings(Section):
     """How callers are known; several ways at once are fine.
 
     With none of them the service is in development mode: it listens on loopback only, and whoever calls is the
@@ -87,7 +83,7 @@ class AuthSettings(_Section):
     """Who the bearers of client certificates from `tls.client_ca` are; the first rule that matches counts."""
 
 
-class TlsSettings(_Section):
+class TlsSettings(Section):
     """What the service shows of itself. Files are read again when they change; connections stay."""
 
     certificate: Path | None = None
@@ -106,7 +102,7 @@ class TlsSettings(_Section):
 NO_TLS = TlsSettings()
 
 
-class ClientSettings(_Section):
+class ClientSettings(Section):
     """What the service shows of itself when it calls other services."""
 
     token_file: Path | None = None

@@ -1,0 +1,66 @@
+"""What `fanfold serve --check-config` and `fanfold config show` print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from fanfold.cli.output import show_text, tell
+from fanfold.cli.printable import printable
+from fanfold.cli.service_settings import ServiceSettings
+from fanfold.settings.client import client_variables
+from fanfold.settings.environment import TOKEN_VARIABLE, full_environment
+from fanfold.settings.layers import Location
+
+MASK = "***"
+"""In place of a secret."""
+
+
+def check(service: ServiceSettings[Any]) -> bool:
+    """Say everything that is wrong with a service's settings, a line each. Returns whether nothing is."""
+    wrong = service.wrongs()
+    for violation in wrong:
+        tell(printable(str(violation)), "red")
+    if not wrong:
+        tell(f"{service.name}: nothing is wrong with its settings.")
+    return not wrong
+
+
+def show_service(service: ServiceSettings[Any]) -> None:
+    """Print a service's settings as YAML with their sources. Raises InvalidArgument if they are not valid."""
+    settings = service.given.settings()
+    show_text(_lines(settings, settings.model_dump(mode="json"), (), service.given.sources))
+
+
+def show_client() -> None:
+    """Print what the environment says of a client, as YAML with sources."""
+    environment = full_environment()
+    lines = []
+    for name, value in client_variables().items():
+        shown = MASK if name == TOKEN_VARIABLE and value else value
+        lines.append(f"{name}: {_inline(shown)}  # {'in the environment' if environment.get(name) else 'default'}")
+    show_text(lines)
+
+
+def _lines(
+    section: BaseModel, values: dict[str, Any], at: Location, sources: Callable[[Location], list[str]]
+) -> Iterator[str]:
+    """A line for each setting, and one for each section, below which its own are indented."""
+    indent = "  " * len(at)
+    for name in type(section).model_fields:
+        value, location = getattr(section, name), (*at, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:"
+            yield from _lines(value, values[name], location, sources)
+        else:
+            source = ", ".join(each.removeprefix("in ") for each in sources(location)) or "default"
+            yield f"{indent}{name}: {_inline(values[name])}  # {printable(source)}"
+
+
+def _inline(value: Any) -> str:
+    """A value as YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=False)
+    return text.removesuffix("...\n").rstrip("\n")

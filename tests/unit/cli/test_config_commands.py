@@ -1,0 +1,262 @@
+"""`fanfold serve --check-config` and `fanfold config show`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from coordinator.config import CoordinatorConfig
+from executor_node.config import ExecutorNodeConfig
+from fanfold.cli.main import app
+from fanfold.cli.service_settings import service_settings
+from fanfold.settings import full_environment
+from job_registry.config import JobRegistryConfig
+from support.authority import Authority
+
+SERVICES = ("coordinator", "executor-node", "job-registry")
+MODELS = {"coordinator": CoordinatorConfig, "executor-node": ExecutorNodeConfig, "job-registry": JobRegistryConfig}
+SECRET = "hunter2-do-not-tell"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in full_environment():
+        if name.startswith("FANFOLD_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+def fanfold(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def written(tmp_path: Path, settings: dict[str, Any]) -> Path:
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(settings, sort_keys=False))
+    return file
+
+
+def wrongs(service: str, file: Path) -> dict[str, str]:
+    """What is said of each field, by the command itself."""
+    done = fanfold("serve", service, "--check-config", "--config", file)
+    told = [line.partition(": ") for line in done.stderr.splitlines()]
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+    return {field: words for field, _, words in told}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_nothing_is_wrong_with_the_defaults(service: str) -> None:
+    done = fanfold("serve", service, "--check-config")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"{service}: nothing is wrong with its settings.\n"
+
+
+def test_what_is_wrong_in_all_places_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "coordinator.yaml"
+    file.write_text(
+        "listen: 0.0.0.0:7400\ncolour: red\nnodes:\n  static: [a:1, nonsense]\n  lease: soon\n"
+        f"tls: {{certificate: {tmp_path}/a.pem, key: {tmp_path}/b.pem}}\nregistry: nowhere\n"
+    )
+    monkeypatch.setenv("FANFOLD_COORDINATOR__JOURNAL__PATH", str(tmp_path / "no" / "journal.db"))
+    monkeypatch.setenv("FANFOLD_COORDINATOR__DRAIN_GRACE", "-1")
+    monkeypatch.setenv("FANFOLD_CORDINATOR__NAME", SECRET)
+    assert wrongs("coordinator", file) == {
+        "listen": "will not listen on 0.0.0.0: no way to authenticate callers is configured (auth), so only loopback"
+        f" addresses (127.0.0.1, ::1, localhost) are allowed (in {file} line 1)",
+        "colour": f"unknown field (in {file} line 2)",
+        "nodes.static[1]": f"must be host:port, or [IPv6 address]:port (in {file} line 4)",
+        "nodes.lease": f"must be a valid number, unable to parse string as a number (in {file} line 5)",
+        "tls.certificate": f"{tmp_path}/a.pem: No such file or directory (in {file} line 6)",
+        "tls.key": f"{tmp_path}/b.pem: No such file or directory (in {file} line 6)",
+        "registry": f"must be host:port, or [IPv6 address]:port (in {file} line 7)",
+        "drain_grace": "must be greater than 0 (in FANFOLD_COORDINATOR__DRAIN_GRACE)",
+        "journal.path": f"there is no folder {tmp_path}/no (in FANFOLD_COORDINATOR__JOURNAL__PATH)",
+        "FANFOLD_CORDINATOR__NAME": "unknown variable; did you mean FANFOLD_COORDINATOR__NAME?",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "words"),
+    [
+        ({"journal": {"path": "j.db", "lease": 20}}, "nodes.lease", "four fifths of it, 12 s, must be longer than"),
+        ({"journal": {"path": "j.db", "renewal": 9}}, "journal.renewal", "must be shorter than journal.lease less"),
+        ({"journal": {"path": "j.db", "lease_margin": 10}}, "journal.lease_margin", "must be shorter than"),
+        ({"journal": {"objects": "o"}}, "journal.objects", "needs journal.path or journal.url"),
+        ({"registry": "127.0.0.1:7401"}, "registry", "detached runs need a journal as well"),
+        ({"placement": {"retry_first": 31}}, "placement.retry_first", "must not be longer than"),
+    ],
+)
+def test_settings_of_a_coordinator_that_contradict_one_another_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], field: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (told,) = wrongs("coordinator", written(tmp_path, settings)).items()
+    assert told[0] == field
+    assert told[1].startswith(words)
+
+
+def test_a_service_starts_with_contradictions_and_says_them_in_its_log(tmp_path: Path) -> None:
+    service = service_settings("executor-node", written(tmp_path, {"capacity": {"max_concurrent_steps": 8}}))
+    (doubt,) = service.doubts(service.given.settings())
+    assert doubt.field == "capacity.concurrency_hint"
+    assert doubt.description == "must not be more than capacity.max_concurrent_steps (the default)"
+
+
+def test_faults_of_agent_files_and_folders_are_told(tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    (agents / "a.md").write_text("---\nname: a\ndescription: d\nkind: pithon\n---\n")
+    (agents / "b.md").write_text("no front matter")
+    settings = {"agents": {"directory": str(agents), "scratch": str(tmp_path / "none")}, "workspace": str(agents / "w")}
+    done = fanfold("serve", "executor-node", "--check-config", "--config", written(tmp_path, settings))
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["workspace", "agents.scratch"] + ["agents.directory"] * (
+        len(lines) - 2
+    )
+    assert any(f"{agents / 'a.md'}:4" in line and "kind" in line for line in lines)
+    assert any(f"{agents / 'b.md'}" in line for line in lines)
+
+
+@pytest.mark.contract("C40")
+def test_certificates_are_looked_into(tmp_path: Path, authority: Authority) -> None:
+    one, other = authority.pair("one"), authority.pair("other")
+    old = authority.pair("old", lasts=timedelta(hours=-1))
+    (tmp_path / "broken.pem").write_text("no certificate")
+
+    def told(section: str, **files: Path) -> str:
+        settings = {section: {name: str(path) for name, path in files.items()}}
+        ((field, words),) = wrongs("coordinator", written(tmp_path, settings)).items()
+        assert field.split(".")[0] == section
+        return words
+
+    assert "the key is not the certificate's" in told("tls", certificate=one.certificate, key=other.key)
+    assert "the key is not the certificate's" in told("client", certificate=one.certificate, key=other.key)
+    assert "old.pem has expired, at 20" in told("tls", certificate=old.certificate, key=old.key)
+    assert "old.pem has expired, at 20" in told("client", certificate=old.certificate, key=old.key)
+    assert "must be CA certificates" in told("client", ca=tmp_path / "broken.pem")
+    assert "needs tls.certificate and tls.key" in told("tls", client_ca=authority.file)
+    good = {
+        "tls": {"certificate": str(one.certificate), "key": str(one.key), "client_ca": str(authority.file)},
+        "client": {"ca": str(authority.file), "certificate": str(other.certificate), "key": str(other.key)},
+    }
+    assert fanfold("serve", "coordinator", "--check-config", "--config", written(tmp_path, good)).exit_code == 0
+
+
+@pytest.mark.contract("C40")
+def test_who_is_to_be_believed_is_looked_into(tmp_path: Path) -> None:
+    def issuer(name: str, jwks: str) -> dict[str, Any]:
+        return {"issuer": name, "audience": "fanfold", "jwks": jwks}
+
+    (tmp_path / "jwks.json").write_text("{}")
+    settings = {
+        "auth": {
+            "tokens": str(tmp_path / "none.yaml"),
+            "jwt": [
+                issuer("a", "http://issuer.example/keys"),
+                issuer("b", f"https://name:{SECRET}@issuer.example/keys"),
+                issuer("b", str(tmp_path / "jwks.json")),
+                issuer("c", "https:///keys"),
+            ],
+            "certificates": [{"match": "CN=a", "principal": "a", "roles": ["caller"]}],
+        }
+    }
+    file = written(tmp_path, settings)
+    said = wrongs("job-registry", file)
+    assert SECRET not in str(said)
+    assert {field: words.partition(" (in ")[0] for field, words in said.items()} == {
+        "auth.tokens": f"{tmp_path}/none.yaml: No such file or directory",
+        "auth.jwt[0].jwks": "must be https, or a file",
+        "auth.jwt[1].jwks": "must have no name and password; jwks_token_file is for that",
+        "auth.jwt[2].jwks": "what is there is no JWKS",
+        "auth.jwt[2].issuer": "must be there once",
+        "auth.jwt[3].jwks": "must be a URL with a host, or a file",
+        "auth.certificates": "needs tls.client_ca",
+    }
+
+
+@pytest.mark.contract("C40")
+def test_a_token_that_would_be_sent_in_the_clear_is_told(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("fft_x")
+    settings = {"client": {"token_file": str(tmp_path / "token")}, "announce_to": ["mesh.example:7400"]}
+    said = wrongs("executor-node", written(tmp_path, settings))
+    assert said.keys() == {"client"}
+    assert "in the clear" in said["client"]
+
+
+def test_files_of_stores_are_looked_into_and_left_alone(tmp_path: Path) -> None:
+    text, empty = tmp_path / "text.db", tmp_path / "empty"
+    text.write_text("this is no database")
+    empty.write_text("\n")
+    assert (
+        "is no SQLite database"
+        in wrongs("job-registry", written(tmp_path, {"store": {"path": str(text)}}))["store.path"]
+    )
+    address = {"url": "postgresql://fanfold@db.example/fanfold", "password_file": str(empty)}
+    assert "is empty" in wrongs("job-registry", written(tmp_path, {"store": address}))["store.password_file"]
+    new = {"store": {"path": str(tmp_path / "new.db")}}
+    assert fanfold("serve", "job-registry", "--check-config", "--config", written(tmp_path, new)).exit_code == 0
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_file_that_is_no_settings_is_told(tmp_path: Path) -> None:
+    done = fanfold("serve", "coordinator", "--check-config", "--config", tmp_path / "none.yaml")
+    assert done.exit_code != 0
+    assert "No such file" in str(done.exception)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_is_shown_can_be_given_back(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tmp_path / "tokens #1.yaml"
+    file = written(tmp_path, {"log_level": "warning", "drain_grace": 5, "auth": {"tokens": str(tokens)}})
+    prefix = {"executor-node": "FANFOLD_NODE__"}.get(service, f"FANFOLD_{service.upper().replace('-', '_')}__")
+    monkeypatch.setenv(f"{prefix}DRAIN_GRACE", "7.5")
+    monkeypatch.setenv(f"{prefix}AUTH__CERTIFICATES", json.dumps([{"match": "*", "principal": "ü", "roles": ["node"]}]))
+    done = fanfold("config", "show", service, "--config", file, "--listen", "localhost:0")
+    assert done.exit_code == 0
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert "listen: localhost:0  # given on the command line" in lines
+    assert f"drain_grace: 7.5  # {prefix}DRAIN_GRACE" in lines
+    assert f"log_level: warning  # {file} line 1" in lines
+    assert "log_format: console  # default" in lines
+    before = service_settings(service, file, "localhost:0").given.settings()
+    monkeypatch.delenv(f"{prefix}DRAIN_GRACE")
+    monkeypatch.delenv(f"{prefix}AUTH__CERTIFICATES")
+    again = tmp_path / "again.yaml"
+    again.write_text(done.stdout)
+    after = service_settings(service, again).given.settings()
+    assert after.model_copy(update={"name": ""}) == before.model_copy(update={"name": ""})
+
+
+def test_a_mapping_of_several_sources_names_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, {"labels": {"zone": "a", "disk": "slow"}})
+    monkeypatch.setenv("FANFOLD_NODE__LABELS__DISK", "fast")
+    shown = fanfold("config", "show", "executor-node", "--config", file).stdout.splitlines()
+    (line,) = [line for line in shown if line.startswith("labels:")]
+    assert yaml.safe_load(line) == {"labels": {"zone": "a", "disk": "fast"}}
+    assert line.endswith(f"# FANFOLD_NODE__LABELS__DISK, {file} line 1")
+
+
+@pytest.mark.contract("C40")
+def test_no_secret_is_a_setting_and_none_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_TOKEN", SECRET)
+    monkeypatch.setenv("FANFOLD_SERVER", "mesh.example:7400")
+    shown = fanfold("config", "show", "client")
+    assert SECRET not in shown.output
+    assert yaml.safe_load(shown.stdout)["FANFOLD_TOKEN"] == "***"
+    assert "FANFOLD_SERVER: mesh.example:7400  # in the environment" in shown.stdout.splitlines()
+    file = written(tmp_path, {"store": {"url": f"postgresql://me:{SECRET}@db.example/fanfold"}})
+    refused = fanfold("config", "show", "job-registry", "--config", file)
+    assert refused.exit_code != 0
+    assert SECRET not in refused.output + str(refused.exception)
+    assert SECRET not in str(wrongs("job-registry", file))
