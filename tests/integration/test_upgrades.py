@@ -14,7 +14,8 @@ import pytest
 import structlog
 import yaml
 
-from fanfold.cli.serve import CLI, COORDINATOR, JOB_REGISTRY
+from fanfold.cli.serve import CLI
+from fanfold.cli.service_settings import COORDINATOR, JOB_REGISTRY
 from fanfold.sql.database import Database
 from fanfold.sql.opening import open_database
 from fanfold.sql.postgres import postgres_database
