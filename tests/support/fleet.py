@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fanfold.cli.child import Child
-from fanfold.cli.serve import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
+from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
 from support.coordinators import PATIENCE, SHORT_LEASES
 from support.mesh import AGENTS, ANY_PORT
 
