@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 
 _READ_BYTES = 64 * 2**10
+_MOST_PIECES = 16
+"""What a pipe may hold at most, unless root has made it larger."""
 
 
 class Pipe:
@@ -26,9 +28,10 @@ class Pipe:
         self._loop.add_reader(self._fd, self._read)
 
     def drain(self) -> None:
-        """Take what is still in the pipe, then close it."""
-        while self._open and self._read():
-            pass
+        """Take what is still in the pipe, then close it; not what somebody goes on writing to it meanwhile."""
+        for _ in range(_MOST_PIECES):
+            if not self._open or not self._read():
+                break
         self.close()
 
     def close(self) -> None:

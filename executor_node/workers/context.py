@@ -32,6 +32,7 @@ class Context:
         "_workspace",
         "assignment",
         "cancelled",
+        "max_output_bytes",
         "max_tokens",
         "usage",
     )
@@ -43,6 +44,7 @@ class Context:
         tell: Callable[[Message], None],
         *,
         max_tokens: int | None = None,
+        max_output_bytes: int = 0,
         assignment: Any = None,
         ask: Callable[[Message], Awaitable[None]] | None = None,
     ) -> None:
@@ -56,6 +58,7 @@ class Context:
         self._workspace: Workspace | None = None
         self.cancelled = False
         self.max_tokens = max_tokens
+        self.max_output_bytes = max_output_bytes
         self.usage = NO_USAGE
         """The cost as last told, which is all that is known of a step that fails."""
 

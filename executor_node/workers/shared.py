@@ -58,6 +58,7 @@ class SharedSteps:
                     self._setup,
                     self._outgoing.tell,
                     max_tokens=most,
+                    max_output_bytes=run.max_output_bytes,
                     assignment=run.assignment,
                     ask=self._tell_large,
                 )

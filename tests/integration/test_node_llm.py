@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import sys
 from contextlib import AsyncExitStack
@@ -350,6 +351,55 @@ async def test_tools_of_a_server_on_its_standard_streams(tmp_path: Path) -> None
     assert told == "42 ['TOOL_KEY']"
 
 
+async def test_what_a_tool_server_says_is_cut_and_its_death_is_told_to_the_model(tmp_path: Path) -> None:
+    server = McpServer(name="maths", command=(sys.executable, tool_server.__file__))
+    agent = llm_agent(shared=False, tools=(), mcp=(server,))
+    replies = [*(Reply(tools=[("maths_double", {"number": number})]) for number in (0, 13)), Reply(text="done")]
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, agent) as node:
+        outcome = await node.run("thinker")
+        told = [message["content"] for message in provider.asked[1]["messages"] if message["role"] == "tool"]
+    assert told[0].endswith("0\n... 9,967,232 more characters")
+    assert len(told[0]) < 40_000
+    assert outcome.output == "done", outcome.failure
+
+
+@pytest.mark.contract("F11")
+@pytest.mark.parametrize("model", ["openai:m", "anthropic:m"])
+async def test_an_answer_without_an_end_ends_its_step_when_it_is_too_large(tmp_path: Path, model: str) -> None:
+    reply = Reply(text=" ".join(["x" * 200_000] * 8), hangs=True)
+    agent = llm_agent(model=model)
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, agent) as node:
+        outcome = await node.run("thinker")
+        await eventually(lambda: provider.open == 0)
+    assert outcome.failure is not None
+    assert outcome.failure.code is FailureCode.PAYLOAD_TOO_LARGE
+    assert outcome.output.startswith("x" * 200_000 + " x")
+    assert len(outcome.output) <= 2**20
+
+
+@pytest.mark.contract("C3")
+@pytest.mark.parametrize("raw", ['{"choices": 5}', '{"choices": [{"delta": {"tool_calls": 7}}]}', "[1, 2]", "{oops"])
+async def test_an_answer_that_makes_no_sense_is_the_providers_fault_and_not_a_crash(tmp_path: Path, raw: str) -> None:
+    reply = Reply(raw=f"data: {raw}\n\ndata: [DONE]\n\n")
+    async with running_provider(reply) as provider, node_with(tmp_path, provider, llm_agent()) as node:
+        failure = (await node.run("thinker")).failure
+    assert failure is not None
+    assert failure.code is FailureCode.AGENT_FAILED
+
+
+async def test_a_command_that_leaves_something_running_ends_when_its_shell_does(tmp_path: Path) -> None:
+    marker = new_marker()
+    commands = [f"sleep {marker} & echo begun", f"setsid sleep {marker} & echo fled", "printf late; exit 3"]
+    replies = [*(Reply(tools=[("shell", {"command": each})]) for each in commands), Reply(text="done")]
+    agent = llm_agent(shared=False, tools=(Tool.SHELL,))
+    async with running_provider(*replies) as provider, node_with(tmp_path, provider, agent) as node:
+        outcome = await node.run("thinker", policy=StepPolicy(timeout=100))
+        assert not find_processes(marker)
+    assert outcome.output == "done", outcome.failure
+    told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
+    assert told == ["exit code 0\nbegun\n", "exit code 0\nfled\n", "exit code 3\nlate"]
+
+
 @pytest.mark.contract("F1")
 async def test_a_command_of_a_cancelled_step_ends_with_it(tmp_path: Path) -> None:
     marker = new_marker()
@@ -367,9 +417,14 @@ async def test_a_command_of_a_cancelled_step_ends_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.contract("C4")
 async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp_path: Path) -> None:
+    packed = gzip.compress(gzip.compress(bytes(2**24)))
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
-        if path.startswith(b"/moved"):
+        if path.startswith(b"/packed"):
+            head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip, gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+            writer.write(head + packed)
+        elif path.startswith(b"/moved"):
             writer.write(b"HTTP/1.1 302 Found\r\nlocation: http://localhost:1/\r\ncontent-length: 0\r\n\r\n")
         else:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfacts")
@@ -384,6 +439,7 @@ async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp
         "http://localhost/page",
         "http://[",
         "http://127.0.0.1:1/",
+        f"http://{host}/packed",
     ]
     replies = [*(Reply(tools=[("fetch", {"url": url})]) for url in urls), Reply(text="done")]
     agent = llm_agent(tools=(Tool.FETCH,), fetch_hosts=(host, "127.0.0.1:1"))
@@ -392,7 +448,8 @@ async def test_only_named_hosts_are_fetched_and_anchored_without_their_query(tmp
     assert outcome.source_anchors == (SourceAnchor(tool="fetch", url_or_path=f"http://{host}/page"),)
     told = [message["content"] for message in provider.asked[-1]["messages"] if message["role"] == "tool"]
     assert told[:3] == ["facts", *['{"error":"the host localhost may not be asked"}'] * 2]
-    assert [each.startswith('{"error":"cannot be fetched: ') for each in told[3:]] == [True, True]
+    assert [each.startswith('{"error":"cannot be fetched: ') for each in told[3:5]] == [True, True]
+    assert "encoding" in told[5]
     assert outcome.output == "done"
 
 

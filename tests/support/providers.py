@@ -19,7 +19,7 @@ class Reply:
     """What the provider answers one call: text and tool calls, or an error.
 
     `broken` ends the stream without its end, `cut` says that the limit of tokens ended it, `pace` are the seconds
-    between words, and `hangs` leaves the stream open after them; one that is `mute` never begins.
+    between words, and `hangs` leaves the stream open after them; one that is `mute` never begins. `raw` is sent so.
     """
 
     text: str = ""
@@ -33,6 +33,7 @@ class Reply:
     pace: float = 0.0
     hangs: bool = False
     mute: bool = False
+    raw: str = ""
 
 
 def refusal(status: int, message: str, *, code: str = "", kind: str = "", **headers: str) -> Reply:
@@ -96,7 +97,7 @@ class Provider:
                 return
             kinds = {"/messages": _anthropic_events, "/responses": _responses_events}
             events = next((make for end, make in kinds.items() if end in path), _openai_events)(reply)
-            await _stream(writer, events, reply)
+            await _stream(writer, [reply.raw] if reply.raw else events, reply)
             if reply.hangs:
                 await reader.read()  # until the other side hangs up
         finally:

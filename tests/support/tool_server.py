@@ -1,4 +1,7 @@
-"""A program that offers a tool by the Model Context Protocol, on its standard streams."""
+"""A program that offers a tool by the Model Context Protocol, on its standard streams.
+
+Of 0 it has much to say, and at 13 it dies.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,10 @@ def answer(method: str, asked: dict[str, Any]) -> dict[str, Any]:
             return {"tools": [{"name": "double", "description": "Doubles.", "inputSchema": schema}]}
         case "tools/call":
             number = asked["arguments"]["number"]
+            if number == 13:
+                os._exit(1)
+            if number == 0:
+                return {"content": [{"type": "text", "text": "0" * 10_000_000}], "isError": False}
             text = f"{2 * number} {sorted(name for name in os.environ if name.startswith('TOOL_'))}"
             return {"content": [{"type": "text", "text": text}], "isError": False}
     return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterable, Sequence
 from contextlib import AsyncExitStack
@@ -16,6 +17,8 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPartDelta,
+    ToolCallPartDelta,
     ToolReturnPart,
 )
 from pydantic_ai.usage import UsageLimits
@@ -28,6 +31,8 @@ from executor_node.agents.llm.toolsets import build_toolsets
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 from fanfold.model.step import AgentStepSpec, FailureCode
+
+_EVENTS_A_TURN = 64
 
 
 async def converse(spec: AgentStepSpec, context: Context) -> str:
@@ -55,6 +60,7 @@ class _Conversation:
         self._calls = Calls(assignment, context)
         self._assignment = assignment
         self._told: dict[str, str] = {}
+        self._written = _Written(context.max_output_bytes)
         self.max_steps = min(spec.max_steps, assignment.max_steps or spec.max_steps)
         instructions = "\n\n".join(filter(None, [assignment.instructions, _schema_words(spec.output_schema)]))
         self._calls.expect(instructions)
@@ -97,18 +103,24 @@ class _Conversation:
     async def _ask(self, prompt: str, history: Sequence[ModelMessage] = ()) -> tuple[str, Sequence[ModelMessage]]:
         self._calls.expect(prompt)
         left = self.max_steps - self._calls.usage.requests
-        result = await self._agent.run(
-            prompt,
-            message_history=history,
-            usage_limits=UsageLimits(request_limit=left),
-            event_stream_handler=self._tell,
-        )
+        try:
+            result = await self._agent.run(
+                prompt,
+                message_history=history,
+                usage_limits=UsageLimits(request_limit=left),
+                event_stream_handler=self._tell,
+            )
+        except (AttributeError, TypeError, LookupError, ValueError) as error:  # of a form that nobody has foreseen
+            why = self._assignment.secrets.blotted(f"{type(error).__name__}: {error}")
+            raise AgentFailed(f"the provider answered what makes no sense: {why}") from error
         if not result.output.strip():
             raise AgentFailed("the model ended without any text")
         return result.output, result.all_messages()
 
     async def _tell(self, _run: object, events: AsyncIterable[AgentStreamEvent]) -> None:
+        self._written.begin()
         async for event in events:
+            await self._written.add(event)
             match event:
                 case (
                     PartStartEvent(part=TextPart(content=text))
@@ -122,6 +134,39 @@ class _Conversation:
                     detail = self._told.pop(part.tool_call_id, "")
                     self._calls.expect(str(part.content))
                     self._context.tool_finished(part.tool_name or "", success=success, detail=detail)
+
+
+class _Written:
+    """What the model writes in one answer, of which there is to be an end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def begin(self) -> None:
+        """Another answer begins."""
+        self._size = self._events = 0
+        self._text: list[str] = []
+
+    async def add(self, event: AgentStreamEvent) -> None:
+        """More is written; once in a while others that share the worker get on meanwhile, however fast it comes.
+
+        Raises:
+            AgentFailed: it is too much.
+        """
+        self._events += 1
+        if self._events % _EVENTS_A_TURN == 0:
+            await asyncio.sleep(0)
+        match event:
+            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                self._text.append(text)
+                self._size += len(text)
+            case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(piece))):
+                self._size += len(piece)
+            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(piece))):
+                self._size += len(piece)
+        if self._size > self._most:
+            message = f"the model's answer is larger than {self._most:,} bytes"
+            raise AgentFailed(message, code=FailureCode.PAYLOAD_TOO_LARGE, output="".join(self._text))
 
 
 def _schema_words(schema: object) -> str:

@@ -16,6 +16,7 @@ import httpx2
 
 from executor_node.agents.builtin.grep import search
 from executor_node.agents.builtin.tool import in_thread
+from executor_node.supervisor.pipe import Pipe
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 
@@ -27,6 +28,8 @@ _MAX_PATHS = 1_000
 _MAX_FETCHED_BYTES = 2**20
 _MAX_REDIRECTS = 5
 _FETCH_SECONDS = 30.0
+_AS_IT_IS = {"accept-encoding": "identity"}
+"""What is packed may unpack to any size at once."""
 _SHELL_SECONDS = 120.0
 _MAX_PRINTED_BYTES = 2**20
 
@@ -64,13 +67,15 @@ class WorkspaceTools:
         try:
             return await self._fetch(url)
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # the last is of URLs that are none
-            raise AgentFailed(f"cannot be fetched: {error or type(error).__name__}") from None
+            raise AgentFailed(f"cannot be fetched: {str(error) or type(error).__name__}") from None
 
     async def _fetch(self, url: str) -> str:
         async with asyncio.timeout(_FETCH_SECONDS), httpx2.AsyncClient(trust_env=False) as client:
             for _ in range(_MAX_REDIRECTS):
                 self._check_host(url)
-                async with client.stream("GET", url) as response:
+                async with client.stream("GET", url, headers=_AS_IT_IS) as response:
+                    if response.headers.get("content-encoding", "identity") != "identity":
+                        raise AgentFailed("the server answered in an encoding that it was not asked for")
                     if response.is_redirect:
                         url = urljoin(url, response.headers.get("location", ""))
                         continue
@@ -87,25 +92,36 @@ class WorkspaceTools:
 
     async def shell(self, command: str) -> str:
         """Run a shell command in the workspace. Answers with what it prints, and its exit code."""
-        root = self._context.workspace.root
-        process = await asyncio.create_subprocess_shell(
-            command,
-            cwd=root,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+        printed = bytearray()
+        pipe = Pipe(lambda data: printed.extend(data[: _MAX_PRINTED_BYTES - len(printed)]))
         try:
-            async with asyncio.timeout(_SHELL_SECONDS):
-                printed = await _read_bounded(process)
-                code = await process.wait()
+            code = await self._run(command, pipe)
         except TimeoutError:
             raise AgentFailed(f"the command took longer than {_SHELL_SECONDS:.0f} seconds") from None
         finally:
+            pipe.drain()
+        return capped(f"exit code {code}\n{printed.decode(errors='replace')}")
+
+    async def _run(self, command: str, pipe: Pipe) -> int:
+        """Run a shell command until its shell has ended, and then end what is left of its group."""
+        try:
+            # Without a pipe of its own, for `wait` waits for the end of that, which background processes hold open.
+            process = await asyncio.create_subprocess_shell(
+                command,
+                cwd=self._context.workspace.root,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipe.writer,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            os.close(pipe.writer)
+        try:
+            async with asyncio.timeout(_SHELL_SECONDS):
+                return await process.wait()
+        finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        return capped(f"exit code {code}\n{printed.decode(errors='replace')}")
 
     def _read(self, path: str, first: int, count: int) -> str:
         lines = self._context.workspace.read_text(path).splitlines()
@@ -155,12 +171,3 @@ def _is_of(name: str, host: str) -> bool:
 def capped(text: str) -> str:
     """The text, cut where it is too long, with a note."""
     return text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}\n... {len(text) - MAX_ANSWER:,} more characters"
-
-
-async def _read_bounded(process: asyncio.subprocess.Process) -> bytes:
-    """What a process prints, of more only the first part; all of it is read, so that it does not block."""
-    assert process.stdout is not None
-    printed = bytearray()
-    while piece := await process.stdout.read(64 * 2**10):
-        printed += piece[: _MAX_PRINTED_BYTES - len(printed)]
-    return bytes(printed)
