@@ -103,8 +103,8 @@ class JournaledRun:
 
     @property
     def is_pending(self) -> bool:
-        """Whether nothing of it has begun yet."""
-        return self._account.is_pending
+        """Whether nothing of it has begun yet. A former holder may have told its start on the way to its failure."""
+        return self._account.is_pending or (self.job is not None and not self.job.job_id)
 
     @property
     def has_ended(self) -> bool:

@@ -1,4 +1,7 @@
-"""Started runs while their coordinators and the job registry are killed, drained and started again at random points."""
+"""Started runs while their coordinators and the job registry are killed, drained and started again at random points.
+
+Where runs and jobs are kept in a PostgreSQL, that crashes and ends connections, too.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,22 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fanfold import Mesh
-from fanfold.errors import NotFound, Unavailable
+from fanfold.errors import FailedPrecondition, NotFound, Unavailable
 from fanfold.model.job import Job, JobState
 from fanfold.model.run import Run, RunState
 from fanfold.sdk.started import StartedRun
+from faults.databases import Database
 from support.coordinators import Coordinators, Registry, coordinators, registry_in
 from support.noted import ran, step
+from support.postgres import Server
 
 RUNS = 8
 STEPS = 5
@@ -62,23 +68,32 @@ class Aftermath:
     ran: Counter[str]
 
 
-async def live_through(seed: int, folder: Path) -> Aftermath:
-    """Have a mesh live through a storm; what was seen of it in the end."""
+async def live_through(seed: int, folder: Path, server: Server | None = None) -> Aftermath:
+    """Have a mesh live through a storm; what was seen of it in the end. With a server, runs and jobs are kept there."""
     folder.mkdir(parents=True)
     draw = random.Random(seed)
-    async with (
-        registry_in(folder, producers={"grace": 20.0, "stop_deadline": 20.0}) as registry,
-        coordinators(folder, registry=registry.address, placement=PATIENCE) as up,
-        Mesh(up.servers, registry=registry.address) as mesh,
-    ):
-        async with asyncio.TaskGroup() as tasks:
-            starting = [tasks.create_task(_start(mesh, draw, f"r{number}")) for number in range(RUNS)]
-            tasks.create_task(_rage(draw, up, registry))
-        started = [task.result() for task in starting]
-        async with asyncio.timeout(SETTLE_SECONDS):
-            for each in started:
-                await _look_at(mesh, each)
-        return Aftermath(started, await mesh.jobs.list(kind="parallel"), ran(up.workspace))
+    with server.database() if server else nullcontext("") as url:
+        kept = {"path": "", "url": url} if url else {}
+        store = {"store": kept} if url else {}
+        async with (
+            registry_in(folder, producers={"grace": 20.0, "stop_deadline": 20.0}, **store) as registry,
+            coordinators(folder, registry=registry.address, placement=PATIENCE, journal=kept) as up,
+            Mesh(up.servers, registry=registry.address) as mesh,
+        ):
+            return await _befallen(draw, up, registry, mesh, Database(server) if server else None)
+
+
+async def _befallen(
+    draw: random.Random, up: Coordinators, registry: Registry, mesh: Mesh, database: Database | None
+) -> Aftermath:
+    async with asyncio.TaskGroup() as tasks:
+        starting = [tasks.create_task(_start(mesh, draw, f"r{number}")) for number in range(RUNS)]
+        tasks.create_task(_rage(draw, up, registry, database))
+    started = [task.result() for task in starting]
+    async with asyncio.timeout(SETTLE_SECONDS):
+        for each in started:
+            await _look_at(mesh, each)
+    return Aftermath(started, await mesh.jobs.list(kind="parallel"), ran(up.workspace))
 
 
 async def _start(mesh: Mesh, draw: random.Random, name: str) -> Started:
@@ -104,19 +119,43 @@ async def _persistently(ask: Any) -> Any:
             await asyncio.sleep(0.1)
 
 
-async def _rage(draw: random.Random, up: Coordinators, registry: Registry) -> None:
-    """Let three to five disasters happen."""
+async def _rage(draw: random.Random, up: Coordinators, registry: Registry, database: Database | None) -> None:
+    """Let three to five disasters happen, and as many again to a database if there is one."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_rage_at_services(draw, up, registry))
+        if database is not None:
+            tasks.create_task(_rage_at_database(random.Random(draw.random()), database))
+
+
+async def _rage_at_database(draw: random.Random, database: Database) -> None:
+    for _ in range(draw.randint(2, 4)):
+        await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
+        await database.suffer(draw.choice([*database.kinds()]), draw.uniform(0.1, 2.0))
+
+
+async def _rage_at_services(draw: random.Random, up: Coordinators, registry: Registry) -> None:
     for _ in range(draw.randint(3, 5)):
         await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
         if draw.random() < 0.4:
             await registry.kill()
             await asyncio.sleep(draw.uniform(0, 0.7))
-            await registry.start()
+            await _started_again(registry.start)
             continue
         child = draw.choice(up.children)
         await (child.kill() if draw.random() < 0.7 else child.stop(20))
         await asyncio.sleep(draw.uniform(0, 0.7))
-        await up.restart(child.name)
+        await _started_again(partial(up.restart, child.name))
+
+
+async def _started_again(start: Callable[[], Awaitable[None]]) -> None:
+    """Start something again and again, as those do who run services: its database may not be there at the moment."""
+    while True:
+        try:
+            await start()
+        except FailedPrecondition:
+            await asyncio.sleep(0.2)
+        else:
+            return
 
 
 async def _look_at(mesh: Mesh, started: Started) -> None:

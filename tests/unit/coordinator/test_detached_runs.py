@@ -118,6 +118,34 @@ async def test_a_run_that_cannot_be_registered_starts_nothing_and_can_be_asked_f
     assert world.agents.calls == {"a": 1}
 
 
+@pytest.mark.contract("C31", "C43")
+async def test_a_run_that_is_handed_over_as_it_fails_to_be_registered_is_a_job_before_anybody_is_told_of_it(
+    world: World, jobs: JobsInMemory
+) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.refusal = Unavailable("away")
+    one.journal.hold()
+    asked = asyncio.ensure_future(one.runs.start(detached(), specs("a")))
+    await until(lambda: bool([run for run in one.runs.holding if run.job and run.job.refusal]), "it is no job")
+    await asyncio.sleep(0.05)  # until it waits for its start to be durable
+    leaving = asyncio.ensure_future(one.runs.holding.hand_over())
+    await asyncio.sleep(0.05)
+    one.journal.release()  # its start is told, which is as far as it comes there
+    with pytest.raises(Unavailable):
+        await asked
+    await leaving
+    two = await world.coordinator("two", jobs=jobs.of())
+    again = asyncio.ensure_future(two.runs.start(detached(), specs("a")))
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
+    await asyncio.sleep(0.3)
+    assert not again.done(), "somebody was told of a run that is no job"
+    jobs.refusal = None
+    run = await again
+    assert run.job_id == "parallel-1"
+    assert (await ended(two, run.run_id)).state is RunState.COMPLETED
+    assert world.agents.calls == {"a": 1}
+
+
 @pytest.mark.contract("C17")
 async def test_without_a_registry_a_detached_run_is_refused(world: World) -> None:
     one = await world.coordinator("one")
