@@ -15,6 +15,7 @@ import typer
 import fanfold
 from fanfold.cli import (
     agent_commands,
+    backup_commands,
     checkpoint_commands,
     config_commands,
     exits,
@@ -40,6 +41,7 @@ app.add_typer(job_commands.job_app, name="job", help="Run a command as a job.")
 app.add_typer(checkpoint_commands.app, name="checkpoint", help="Move a workflow from one mesh to another.")
 app.add_typer(token_commands.app, name="token", help="Make, list and revoke tokens that services know callers by.")
 app.add_typer(serve_commands.app, name="serve", help="Run one service of a mesh, or check its settings.")
+app.command("backup", epilog="Example: fanfold backup .fanfold/journal.db backups")(backup_commands.backup)
 app.add_typer(config_commands.app, name="config", help="See the settings that hold, and where they come from.")
 
 ScriptArgument = Annotated[
