@@ -392,3 +392,30 @@ async def test_one_nodes_oddity_leaves_the_links_of_the_others_alone() -> None:
         assert (await taken(queue, step())).address == "sound"
         fleet.odd = ""
         await until(lambda: nodes.hint() == 9)
+
+
+@pytest.mark.contract("F3")
+async def test_a_node_that_goes_without_a_word_is_lost_and_one_that_drains_is_not() -> None:
+    async with placing(node("sudden", "a"), node("drained", "a")) as (fleet, nodes, _):
+        fleet.status("drained", draining=True)
+        fleet.lose("drained")
+        fleet.lose("sudden")
+        await until(lambda: all(not known.is_linked() for known in nodes))
+        assert nodes.lost == 1
+
+
+async def test_how_long_steps_wait_for_a_place_is_counted_by_what_came_of_it() -> None:
+    async with placing(node("only", "a", most=1)) as (_, _, queue):
+        place = await taken(queue, step())
+        waiting = asyncio.create_task(queue.acquire(step(), SCOPE))
+        await until(lambda: queue.waiting == 1)
+        await asyncio.sleep(0.05)
+        queue.release(place)
+        await waiting
+        assert isinstance(await queue.acquire(step("b"), SCOPE), StepFailure)
+        placed, refused = queue.waits["placed",], queue.waits["refused",]
+        assert (sum(placed.counts), sum(refused.counts)) == (2, 1)
+        assert placed.counts[0] == 1, "the first one did not wait"
+        assert placed.total >= 0.05
+        assert refused.total >= PATIENCE.agent_unknown
+        assert queue.waiting == 0
