@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 from prometheus_client import CollectorRegistry
 
+import fanfold
 from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.counted import Counted
 from coordinator.combinators.runner import runner_of
@@ -42,6 +43,7 @@ from fanfold.background import background
 from fanfold.clients.job_producer import GrpcJobProducer
 from fanfold.clients.job_registry import JobRegistryClient
 from fanfold.clients.node_link import GrpcNodeDialer
+from fanfold.otel.opening import open_tracer
 from fanfold.ports import AgentExecutor
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
@@ -61,6 +63,8 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
     """
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
+        traces = open_tracer(config.traces, service="coordinator", instance=config.name, version=fanfold.__version__)
+        tracer = await stack.enter_async_context(traces)
         validator = await stack.enter_async_context(SchemaValidator())
         sources = config.nodes
         credentials = config.client.credentials()
@@ -76,7 +80,9 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         engine = await stack.enter_async_context(_engine(config.scripts))
         scripts = ScriptRuns(engine, checks, _script_terms(config.scripts))
         durable = await _durable_runs(config, executors, nodes, checks, scripts, stack, counts, registry)
-        runs = Runs(executors, checks, durable, scripts, counts.runs)
+        if durable is not None:
+            durable.tracer = tracer
+        runs = Runs(executors, checks, durable, scripts, counts.runs, tracer)
         measured = Measured(
             counts=counts,
             dialer=dialer,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fanfold.otel.settings import TraceSettings
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from fanfold.section import Age, Seconds, Section, Unit
 from fanfold.sql.settings import DatabaseSettings
@@ -173,6 +174,7 @@ class CoordinatorConfig(Section):
     auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
     client: ClientSettings = ClientSettings()
+    traces: TraceSettings = TraceSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running calls get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

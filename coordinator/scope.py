@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.budget import TokenBudget
 from coordinator.pace import Pace
+from coordinator.tracing import UNTRACED, RunTrace
 from coordinator.waiting import Waiting
 from fanfold.errors import Aborted
 from fanfold.model.principal import outermost
@@ -104,6 +105,7 @@ class Scope:
     lost_nodes: set[str] = field(default_factory=set)
     unaccounted: set[tuple[int, int]] = field(default_factory=set)
     pace: Pace = field(default_factory=Pace)
+    trace: RunTrace = UNTRACED
 
     @property
     def share(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fanfold.otel.settings import TraceSettings
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from fanfold.section import Seconds, Section
 
@@ -101,6 +102,7 @@ class ExecutorNodeConfig(Section):
     auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
     client: ClientSettings = ClientSettings()
+    traces: TraceSettings = TraceSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running steps get after SIGTERM (C43)."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -11,6 +11,7 @@ from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, Job
 from fanfold.model.light import light
 from fanfold.model.node import Node, NodeStatus
 from fanfold.model.step import NO_USAGE, AgentStepSpec, StepEvent, StepOutcome, Usage
+from fanfold.model.trace import TraceContext
 
 OnStepEvent = Callable[[StepEvent], None]
 """Takes one event; must not block and must not raise."""
@@ -44,6 +45,7 @@ class ExecutionStart:
     epoch: int
     spec: AgentStepSpec
     progress: bool
+    trace: TraceContext | None = None
 
 
 class RejectionReason(StrEnum):

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
 from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY, PREFIXES
+from fanfold.otel.settings import TraceSettings
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from fanfold.settings.variables import variable_of
 from job_registry.config import JobRegistryConfig
@@ -27,7 +28,12 @@ SERVICES: dict[str, tuple[type[BaseModel], str]] = {
     "job-registry": (JobRegistryConfig, PREFIXES[JOB_REGISTRY]),
 }
 
-SHARED: dict[str, type[BaseModel]] = {"auth": AuthSettings, "tls": TlsSettings, "client": ClientSettings}
+SHARED: dict[str, type[BaseModel]] = {
+    "auth": AuthSettings,
+    "tls": TlsSettings,
+    "client": ClientSettings,
+    "traces": TraceSettings,
+}
 """Sections that services have in common."""
 
 _ANY_PREFIX = "FANFOLD_*__"
@@ -35,7 +41,8 @@ _ANY_PREFIX = "FANFOLD_*__"
 _SHARED_HEAD = """
 ## Sections of several services
 
-What they are for is told in [security.md](security.md). Their variables begin as those of the service.
+What they are for is told in [security.md](security.md), and of traces in [operations.md](operations.md#traces). Their
+variables begin as those of the service.
 """
 
 _HEAD = """\

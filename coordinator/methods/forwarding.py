@@ -15,6 +15,7 @@ from fanfold.rpc.call import current_principal
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
+from fanfold.rpc.traced import current_trace, trace_metadata
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 
 if TYPE_CHECKING:
@@ -81,5 +82,5 @@ class Forwarding:
 
 
 def _metadata() -> Metadata:
-    """What a call that is passed on carries: that it is, and for whom."""
-    return ((FORWARDED, "1"), *on_behalf_of(current_principal()))
+    """What a call that is passed on carries: that it is, for whom, and what it is part of."""
+    return ((FORWARDED, "1"), *on_behalf_of(current_principal()), *trace_metadata(current_trace()))

@@ -25,6 +25,7 @@ from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_line, parse_spec
 from fanfold.parts import TextField
 from fanfold.rpc.call import current_principal
+from fanfold.rpc.traced import current_trace
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.v1.step_pb2 import TextPart
@@ -146,6 +147,7 @@ def _opening_of(message: pb.PipelineOpen) -> Opening:
         from_sequence=message.from_sequence,
         from_run=message.from_run,
         takes_parts=message.takes_parts,
+        trace=current_trace(),
     )
 
 

@@ -15,6 +15,7 @@ from fanfold.model.step import AgentStepSpec
 from fanfold.model.validation import parse_budget, parse_line, parse_specs
 from fanfold.parts import TextField
 from fanfold.rpc.call import current_principal
+from fanfold.rpc.traced import current_trace
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.parts import spec_with_texts
@@ -155,6 +156,7 @@ def _opening_of(message: pb.RunOpen) -> Opening:
         from_run=message.from_run,
         total_steps=message.parallel.total_steps if message.parallel.HasField("total_steps") else None,
         as_before=message.parallel.as_before,
+        trace=current_trace(),
     )
 
 

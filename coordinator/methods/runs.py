@@ -20,6 +20,7 @@ from fanfold.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from fanfold.model.run import Run
 from fanfold.model.validation import parse_line, parse_request_id, parse_spec
 from fanfold.rpc.call import current_principal
+from fanfold.rpc.traced import current_trace
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorServicer as GeneratedServicer
 from fanfold.wire.ahead import step_batches
@@ -133,6 +134,7 @@ class RunMethods(GeneratedServicer):
             owner=current_principal().name,
             request_id=parse_request_id(request.request_id),
             detail=detail_from_proto(request.events),
+            trace=current_trace(),
         )
         async with self._runs.step(opening, spec) as feed:
             while events := await feed.read():

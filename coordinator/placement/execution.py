@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.scope import Scope
+from coordinator.tracing import Attempted
 from coordinator.waiting import WaitsOn
 from fanfold.model.step import AgentStepSpec, StepEvent, StepOutcome, StepStarted
 from fanfold.ports import OnStepEvent, Rejection
@@ -92,6 +93,7 @@ class Execution:
         "node",
         "started",
         "stop_at",
+        "traced",
     )
 
     def __init__(
@@ -116,6 +118,8 @@ class Execution:
         """Why it is to be stopped, if it is."""
         self.stop_at = 0.0
         """Loop time at which it is to be stopped."""
+        self.traced: Attempted | None = None
+        """Its span, if it is traced."""
         self._listener: OnStepEvent | None = None
         self._scope: Scope | None = None
         self._suspended_by: tuple[WaitsOn, str] | None = None
@@ -130,6 +134,12 @@ class Execution:
             listener(self.started)
         if self._suspended_by:
             self.suspend(*self._suspended_by)
+
+    def trace_as(self, traced: Attempted) -> None:
+        """Have its ending, which may have come, told to this span."""
+        self.traced = traced
+        if self.ending is not None:
+            self._trace_end(traced, self.ending)
 
     def acknowledge(self) -> None:
         """Nobody needs its ending any more."""
@@ -151,7 +161,18 @@ class Execution:
         self.resume()
         if self.ending is None:
             self.ending = ending
+            if self.traced is not None:
+                self._trace_end(self.traced, ending)
             self._wake()
+
+    def _trace_end(self, traced: Attempted, ending: Ending) -> None:
+        match ending:
+            case StepOutcome():
+                traced.ended(ending)
+            case Rejection():
+                traced.rejected(ending.reason)
+            case Lost():
+                traced.lost(cancelled=self.cancel_reason is not None)
 
     def withhold(self) -> None:
         """It has ended, and its ending comes when it is wanted."""

@@ -142,6 +142,7 @@ class MeshExecutor:
         """An attempt that a former holder of the run has begun; None if nothing came of it, which costs no attempt."""
         execution = adopted.execution
         execution.attend(attempt.tell, self._scope)
+        self._trace_adopted(key.name, execution, attempt.number, spec)
         with self._spending.adopt(key, spec) as reservation:
             await self._wait(execution, reservation)
             ending = execution.ending or await self._take_ending(execution, reservation)
@@ -152,6 +153,12 @@ class MeshExecutor:
             return None
         outcome = _outcome_of(spec, execution.node.node.name, ending)
         return outcome if spec.output_schema is None else await self._validated(spec, outcome)
+
+    def _trace_adopted(self, key: str, execution: Execution, number: int, spec: AgentStepSpec) -> None:
+        traced = self._scope.trace.attempt(key, execution.execution_id, number, spec, execution.node.node.name)
+        if traced is not None:
+            traced.adopted()
+            execution.trace_as(traced)
 
     async def _run_attempt(self, key: StepKey, spec: AgentStepSpec, attempt: Attempt) -> StepOutcome:
         """One attempt to its end. Nodes that do not take it, or hand it back, cost none (C10, C43)."""
@@ -215,14 +222,17 @@ class MeshExecutor:
     def _begin(
         self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: Attempt, reservation: Reservation
     ) -> Execution:
+        scope, execution_id = self._scope, name.id_in(self._scope.run_id)
+        traced = scope.trace.attempt(name.key, execution_id, name.attempt, spec, node.node.name)
         start = ExecutionStart(
-            execution_id=name.id_in(self._scope.run_id),
-            run_id=self._scope.run_id,
-            epoch=self._scope.epoch,
+            execution_id=execution_id,
+            run_id=scope.run_id,
+            epoch=scope.epoch,
             spec=reservation.cap(spec),
-            progress=self._scope.progress,
+            progress=scope.progress,
+            trace=scope.trace.context if traced is None else traced.context,
         )
-        return node.execute(start, attempt.tell, self._scope)
+        return node.execute(start, attempt.tell, scope, traced)
 
     async def _wait(self, execution: Execution, reservation: Reservation) -> None:
         """Wait until an execution has left the node, or the node withholds its ending."""

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
 from coordinator.scope import Scope
+from coordinator.tracing import Attempted
 from coordinator.waiting import WaitsOn
 from fanfold.errors import FanfoldError
 from fanfold.model.node import HeldBack, Node, NodeState, NodeStatus, NodeView
@@ -141,9 +142,12 @@ class KnownNode:
 
     # What the executor does with it.
 
-    def execute(self, start: ExecutionStart, listener: OnStepEvent, scope: Scope) -> Execution:
+    def execute(
+        self, start: ExecutionStart, listener: OnStepEvent, scope: Scope, traced: Attempted | None = None
+    ) -> Execution:
         """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
         execution = Execution(self, start.execution_id, start.spec.agent, keeps=scope.receipts is not None)
+        execution.traced = traced
         execution.attend(listener, scope)
         if self._link is None or self.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
@@ -162,12 +166,16 @@ class KnownNode:
             execution.keeps = False
             self._stop(execution, reason, 0.0)
         elif execution.keeps or execution.is_withheld:
+            execution.cancel_reason = reason
             self.acknowledge(execution.execution_id)
             self._end(execution.execution_id, Lost(self.node.name, execution.started))
 
     def leave(self, execution: Execution) -> None:
         """Leave an execution to the run's next holder; if none adopts it while a lease lasts, it is stopped."""
         execution.keeps = True
+        if execution.traced is not None:
+            execution.traced.left()
+            execution.traced = None
         if execution.ending is None and not execution.is_withheld:
             self._stop(execution, "its run was given up", self._leases.lease)
 

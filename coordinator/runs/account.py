@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from coordinator.budget import TokenBudget
 from coordinator.journal.journal import Append, Entry, KeptRun
 from coordinator.runs.history import History
 from coordinator.runs.log import RunLog
 from coordinator.runs.recall import Recall
 from coordinator.runs.work import Work
+from coordinator.scope import Scope
 from fanfold.model.run import (
     BudgetExhausted,
     LogLine,
@@ -33,9 +33,11 @@ from fanfold.wire.run import event_to_bytes
 class Account:
     """Counts a run's steps and puts its events into its log, from where a former holder has left off."""
 
-    def __init__(self, kept: KeptRun, work: Work, history: History, budget: TokenBudget | None) -> None:
+    def __init__(self, kept: KeptRun, work: Work, history: History, scope: Scope) -> None:
+        budget = scope.budget
         self._kept = kept
         self._budget = budget
+        self._trace = scope.trace
         self.job_id = kept.run.job_id
         if budget is not None:
             budget.divide(work.most_steps)
@@ -75,8 +77,8 @@ class Account:
         """Tell that the run was accepted, unless it was told before."""
         if not self._is_started:
             self._is_started = True
-            script = self._work.script
-            self.tell(RunStarted, run_id=self._kept.run.run_id, total_steps=self._work.total, script=script)
+            run_id, work, trace = self._kept.run.run_id, self._work, self._trace.context
+            self.tell(RunStarted, run_id=run_id, total_steps=work.total, script=work.script, trace=trace)
 
     def tell_waiting(self, waiting_on: str) -> None:
         """Tell what the run waits on, if that is news (C42)."""

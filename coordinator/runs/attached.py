@@ -14,6 +14,7 @@ from coordinator.pace import CALLER_BEHIND
 from coordinator.runs.history import History
 from coordinator.runs.quota import Shortfall
 from coordinator.runs.told import Told, told, weight_of
+from coordinator.runs.traced import traced
 from coordinator.runs.work import Counts, Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS, Standstill, WaitsOn
@@ -47,7 +48,7 @@ _log = structlog.get_logger(__name__)
 class AttachedRun(ABC):
     """A run that ends with its caller's stream: numbered events, and how many steps are where."""
 
-    def __init__(self, scope: Scope, detail: EventDetail, work: Counts, feed: RunFeed) -> None:
+    def __init__(self, scope: Scope, detail: EventDetail, work: Counts, feed: RunFeed, name: str = "") -> None:
         self._scope = scope
         self._detail = detail
         self._work = work
@@ -66,6 +67,7 @@ class AttachedRun(ABC):
             self._budget.divide(work.most_steps)
             self._budget.on_exhausted = self._tell_exhausted
         scope.pace.follow(feed)
+        scope.trace.begin(scope.run_id, scope.owner, work.kind, name=name)
 
     @property
     def run_id(self) -> str:
@@ -99,6 +101,7 @@ class AttachedRun(ABC):
         """Its caller's block is left, and nothing of it runs, whether it had begun or not."""
         if self._ended is None:
             self._ended = self._run(RunState.CANCELLED, datetime.now(UTC))
+        self._scope.trace.end(self._ended.state, self._ended.steps, self._ended.reason)
         self._gone.set()
 
     def cancel(self, reason: str) -> None:
@@ -191,7 +194,7 @@ class AttachedWork(AttachedRun):
 
     async def keep(self, executor: AgentExecutor) -> None:
         """Do the work and tell the run's life from its start to its end."""
-        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._work.total)
+        self._push(RunStarted, run_id=self._scope.run_id, total_steps=self._work.total, trace=self._scope.trace.context)
         # A request stream that broke looks like one that ended; only an answer that arrives tells them apart.
         await self._feed.first_delivered()
         log = _log.bind(run_id=self._scope.run_id, owner=self._scope.owner)
@@ -209,7 +212,7 @@ class AttachedWork(AttachedRun):
         self._push(RunEnded, run=self._ended, error=error, out_of_quota=bool(error))
 
     async def _until_ended(self, executor: AgentExecutor) -> RunState:
-        paced = Paced(runner_of(executor), self._feed, self._scope)
+        paced = Paced(traced(runner_of(executor), self._scope), self._feed, self._scope)
         async with asyncio.TaskGroup() as tasks:
             self._task = tasks.create_task(self._carry_out(paced, History(), self, ()))
             if self._cancel_reason is not None:

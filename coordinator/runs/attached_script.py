@@ -12,6 +12,7 @@ from coordinator.budget import SHARES
 from coordinator.combinators.runner import StepRunner, runner_of
 from coordinator.runs.attached import AttachedRun, Paced
 from coordinator.runs.told import Told
+from coordinator.runs.traced import traced
 from coordinator.scope import Scope
 from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
 from coordinator.scripts.host.calls import Call
@@ -58,14 +59,14 @@ class AttachedScript(AttachedRun):
         setting: Callable[[StepRunner], Setting],
     ) -> None:
         self._counts = _Counts()
-        super().__init__(scope, detail, self._counts, feed)
+        super().__init__(scope, detail, self._counts, feed, meta.name)
         self._meta = meta
         self._process = process
         self._setting = setting
 
     async def keep(self, executor: AgentExecutor) -> None:
         """Carry the script out and tell its life from its start to its end."""
-        self._push(RunStarted, run_id=self.run_id, total_steps=0, script=self._meta)
+        self._push(RunStarted, run_id=self.run_id, total_steps=0, script=self._meta, trace=self._scope.trace.context)
         await self._feed.first_delivered()
         _log.info("script started", run_id=self.run_id, owner=self.owner, name=self._meta.name)
         try:
@@ -82,7 +83,8 @@ class AttachedScript(AttachedRun):
             self._gone.set()
 
     def _session(self, executor: AgentExecutor, process: ScriptProcess) -> ScriptSession:
-        return ScriptSession(process, self._setting(Paced(runner_of(executor), self._feed, self._scope)), self)
+        runner = traced(runner_of(executor), self._scope)
+        return ScriptSession(process, self._setting(Paced(runner, self._feed, self._scope)), self)
 
     def made(self, calls: int) -> None:
         """The script has made so many calls."""

@@ -13,7 +13,7 @@ from coordinator.journal.journal import KeptRun, NewRun
 from coordinator.runs.asking import asked, no_questions
 from coordinator.runs.checks import RequestChecks
 from coordinator.runs.detached import Jobs
-from coordinator.runs.history import History, history_of
+from coordinator.runs.history import History, history_of, trace_of
 from coordinator.runs.holding import Holding
 from coordinator.runs.journaled import JournaledRun, Tenure
 from coordinator.runs.log import ends_run
@@ -34,10 +34,13 @@ from coordinator.runs.requests import (
 from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.work import CannotGoOn
 from coordinator.scope import Hold, Receipts, Scope
+from coordinator.tracing import RunTrace
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from fanfold.model.run import EventDetail, Run, RunKind, RunState
 from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec
+from fanfold.model.trace import TraceContext
+from fanfold.tracing import NO_TRACER, Tracer
 
 _LOOK_SECONDS = 0.1
 """Pause before a run that nobody holds at the moment is looked for again."""
@@ -88,16 +91,18 @@ class DurableRuns:
         self._waits = waits
         self._jobs = jobs
         self._scripts = scripts
+        self.tracer: Tracer = NO_TRACER
+        """Traces them."""
 
     async def start(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> Run:
         """Begin a detached fan-out. Raises as `_start`."""
-        return await self._start(await new_fan_out(opening, specs), fan_out_work(specs))
+        return await self._start(opening, await new_fan_out(opening, specs), fan_out_work(specs))
 
     async def start_script(self, opening: Opening, script: Script, work: WorkFactory) -> Run:
         """Begin a detached script. Raises as `_start`."""
-        return await self._start(new_script(opening, script), work)
+        return await self._start(opening, new_script(opening, script), work)
 
-    async def _start(self, new: NewRun, work: WorkFactory) -> Run:
+    async def _start(self, opening: Opening, new: NewRun, work: WorkFactory) -> Run:
         """Begin a detached run, and give it once it can no longer be lost (F6).
 
         Raises:
@@ -107,7 +112,7 @@ class DurableRuns:
         """
         if self._jobs is None:
             raise FailedPrecondition("no job registry is configured (registry)", reason="NO_REGISTRY")
-        run_id = await self._accept(new, work)
+        run_id = await self._accept(opening, new, work)
         while True:
             found = await self.locate(run_id)
             if isinstance(found, KeptRun):
@@ -128,7 +133,7 @@ class DurableRuns:
             Aborted: another request holds the workflow (C18).
             JournalFailed: the journal cannot be written; nothing was started.
         """
-        run_id = await self._accept(await new_fan_out(opening, specs), fan_out_work(specs))
+        run_id = await self._accept(opening, await new_fan_out(opening, specs), fan_out_work(specs))
         async with self._attending(run_id, opening) as (_, reader):
             yield reader
 
@@ -139,7 +144,8 @@ class DurableRuns:
         Raises:
             FanfoldError: as `parallel`.
         """
-        run_id = await self._accept(new_pipeline(opening, request), pipeline_work(request, self._checks))
+        work = pipeline_work(request, self._checks)
+        run_id = await self._accept(opening, new_pipeline(opening, request), work)
         async with self._attending(run_id, opening) as (run, reader):
             if run is None:
                 yield PipelineCall(reader, no_questions(), _nothing_to_cancel)
@@ -158,18 +164,19 @@ class DurableRuns:
         Raises:
             FanfoldError: as `parallel`.
         """
-        run_id = await self._accept(new_script(opening, script), work)
+        run_id = await self._accept(opening, new_script(opening, script), work)
         async with self._attending(run_id, opening) as (run, reader):
             yield reader
             if run is not None:
                 await run.until_gone()
 
-    async def _accept(self, new: NewRun, work: WorkFactory) -> str:
+    async def _accept(self, opening: Opening, new: NewRun, work: WorkFactory) -> str:
         """The id of the request's run, which is started if it is new."""
         await self._until_free(new)
+        trace = RunTrace(self.tracer, opening.trace, await self._former_trace(new.run))
         kept = await self.holding.accept(await self._with_spending(new))
         if kept.run.run_id == new.run.run_id:
-            self.holding.start(self._run_of(kept, work, History()))
+            self.holding.start(self._run_of(kept, work, History(), trace))
         elif kept.request_digest != new.request_digest:
             raise InvalidArgument.of_field("open.request_id", "was used for another request")
         return kept.run.run_id
@@ -189,9 +196,16 @@ class DurableRuns:
         former = await self.journal.find_workflow(run.owner, run.workflow_id) if run.budget is not None else None
         if run.budget is None or former is None or former.run.budget is None:
             return new
-        if former.run.state is RunState.COMPLETED and not former.run.steps.failed:
+        if _is_full_success(former.run):
             return new
         return replace(new, run=replace(run, budget=replace(run.budget, spent=former.run.budget.spent)))
+
+    async def _former_trace(self, run: Run) -> TraceContext | None:
+        """What the workflow's last run was traced as, if this one resumes it and is traced."""
+        if not self.tracer.is_on or not run.workflow_id:
+            return None
+        former = await self.journal.find_workflow(run.owner, run.workflow_id)
+        return None if former is None or _is_full_success(former.run) else await trace_of(self.journal, former)
 
     async def specs_as_before(self, owner: str, workflow_id: str) -> Sequence[AgentStepSpec]:
         """The steps that the workflow's last run was asked for. Raises NotFound if there is none."""
@@ -267,9 +281,9 @@ class DurableRuns:
             raise CannotGoOn("no job registry is configured here")
         work = work_of(kept.run.kind, await self.journal.request(kept.run.run_id), self._checks, self._scripts)
         history = await history_of(self.journal, kept, keep_last=kept.run.kind is not RunKind.PARALLEL)
-        return self._run_of(kept, work, history)
+        return self._run_of(kept, work, history, RunTrace(self.tracer, history.trace, history.trace))
 
-    def _run_of(self, kept: KeptRun, work: WorkFactory, history: History) -> JournaledRun:
+    def _run_of(self, kept: KeptRun, work: WorkFactory, history: History, trace: RunTrace) -> JournaledRun:
         run_id, epoch = kept.run.run_id, kept.epoch
 
         def may_write() -> bool:
@@ -289,6 +303,7 @@ class DurableRuns:
             hold=Hold(may_write),
             use_node=use_node,
             receipts=Receipts(),
+            trace=trace,
         )
         tenure = Tenure(
             journal=self.journal,
@@ -308,6 +323,11 @@ def _budget_of(kept: KeptRun, history: History) -> TokenBudget | None:
         return None
     exhausted = history.is_budget_exhausted
     return TokenBudget(budget.limit, spent=budget.spent, refused_steps=budget.refused_steps, is_exhausted=exhausted)
+
+
+def _is_full_success(run: Run) -> bool:
+    """Whether nothing of the run is left to be resumed."""
+    return run.state is RunState.COMPLETED and not run.steps.failed
 
 
 def _refusing_what_never_was_a_job(run: Run) -> Run:

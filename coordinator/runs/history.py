@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coordinator.journal.journal import Journal, KeptRun
+from coordinator.journal.journal import Journal, KeptRun, PayloadGone
 from coordinator.runs.quota import Shortfall
 from coordinator.runs.reader import page_of
 from fanfold.model.run import BudgetExhausted, LogLine, PhaseStarted, RunStarted, RunStepEvent, StageFailed
 from fanfold.model.step import StepEnded, StepOutcome, StepStarted
+from fanfold.model.trace import TraceContext
 from fanfold.wire.run import event_from_bytes
 
 Place = tuple[int, int]
@@ -20,6 +21,8 @@ class History:
     """Steps that have begun and not ended, that have ended, and each item's last outcome where a pipeline needs it."""
 
     is_started: bool = False
+    trace: TraceContext | None = None
+    """What the run's first holder has traced it as, or its caller, if either has."""
     begun: set[Place] = field(default_factory=set)
     ended: set[Place] = field(default_factory=set)
     last: dict[int, tuple[int, StepOutcome]] = field(default_factory=dict)
@@ -38,8 +41,9 @@ class History:
     def take(self, event: object, *, keep_last: bool) -> None:
         """Take the next event into account."""
         match event:
-            case RunStarted():
+            case RunStarted(trace=trace):
                 self.is_started = True
+                self.trace = trace
             case BudgetExhausted():
                 self.is_budget_exhausted = True
             case PhaseStarted() | LogLine():
@@ -72,3 +76,13 @@ async def history_of(journal: Journal, kept: KeptRun, *, keep_last: bool) -> His
             history.take(event_from_bytes(entry.data), keep_last=keep_last)
         following = page[-1].sequence + 1
     return history
+
+
+async def trace_of(journal: Journal, kept: KeptRun) -> TraceContext | None:
+    """What a run was traced as, if it was, and its first event is still kept."""
+    try:
+        entries = await journal.entries(kept.run.run_id, 1, 1)
+    except PayloadGone:
+        return None
+    event = event_from_bytes(entries[0].data) if entries else None
+    return event.trace if isinstance(event, RunStarted) else None

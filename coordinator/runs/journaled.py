@@ -24,6 +24,7 @@ from coordinator.runs.presence import Presence
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.recall import Recall
 from coordinator.runs.results import Outcomes, Result, Returned
+from coordinator.runs.traced import traced
 from coordinator.runs.work import CannotGoOn, Work
 from coordinator.scope import Scope
 from coordinator.waiting import LOOK_SECONDS, Standstill, WaitsOn
@@ -82,7 +83,7 @@ class JournaledRun:
         self._settling: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
         self.presence = Presence(grace=tenure.caller_grace) if kept.run.attached else None
-        self._account = Account(kept, work, history, scope.budget)
+        self._account = Account(kept, work, history, scope)
         self.log = self._account.log = RunLog(
             tenure.journal,
             kept.run.run_id,
@@ -193,6 +194,7 @@ class JournaledRun:
         """Carry it out until it has ended, was moved, or cannot go on."""
         log = _log.bind(run_id=self.scope.run_id, owner=self.scope.owner, workflow_id=self.kept.run.workflow_id)
         log.info("run held", epoch=self.kept.epoch, steps=self.work.total)
+        self._begin_trace()
         try:
             async with background(self._write(), self._tell_waiting(), self._watch_caller(), self._attend_job()):
                 state = await self._until_end()
@@ -207,8 +209,21 @@ class JournaledRun:
             self.log.close(Unavailable("the run cannot go on here; ask again", reason="RUN_MOVED", retry_delay=1.0))
             if self.job is not None:
                 await self.job.let_go()
+            self._end_trace()
             self._gone.set()
             self.log.wake()
+
+    def _begin_trace(self) -> None:
+        run, script = self.kept.run, self.work.script
+        name = script.name if script else ""
+        self.scope.trace.begin(
+            run.run_id, run.owner, run.kind, name=name, workflow_id=run.workflow_id, epoch=self.kept.epoch
+        )
+
+    def _end_trace(self) -> None:
+        state = self._ended_as
+        reason = "" if state is None else self._reason_of(state)
+        self.scope.trace.end(state, self._account.counts(), reason)
 
     async def _until_end(self) -> RunState | None:
         """Do the work and tell its end; the state in which it ends, or None if the run is to be moved.
@@ -300,7 +315,7 @@ class JournaledRun:
             return
         async with self._tenure.adopted():
             inherit(self.scope, self._runner, self.work, self._history)
-            gate = Gate(self._runner, self)
+            gate = Gate(traced(self._runner, self.scope), self)
             tell_changed, item_hash = self._account.tell_changed, self.work.item_hash
             recall = Recall(gate, records, tell_changed, item_hash, keeps=bool(workflow_id))
             self._account.recall = recall

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from coordinator.budget import TokenBudget
 from coordinator.scope import Scope
+from coordinator.tracing import RunTrace
 from fanfold.model.run import EventDetail
+from fanfold.model.trace import TraceContext
+from fanfold.tracing import NO_TRACER, Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +36,15 @@ class Opening:
     """Whether the run is its caller's, or goes on without one."""
     as_before: bool = False
     """Whether to run what the workflow's last run was asked for."""
+    trace: TraceContext | None = None
+    """What the caller has the run be part of in a distributed trace."""
 
-    def scope(self, kind: str) -> Scope:
+    def scope(self, kind: str, tracer: Tracer = NO_TRACER) -> Scope:
         """The scope of a new run."""
         return Scope(
             run_id=f"{kind}-{uuid.uuid4().hex}",
             owner=self.owner,
             progress=self.detail is EventDetail.PROGRESS,
             budget=None if self.budget_tokens is None else TokenBudget(self.budget_tokens),
+            trace=RunTrace(tracer, self.trace),
         )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from coordinator.combinators.parallel import refuse_duplicates
+from coordinator.combinators.runner import StepKey, run_to_end, runner_of
 from coordinator.counts import RunCounts
 from coordinator.runs.attached import AttachedRun, AttachedWork, is_wanted
 from coordinator.runs.checks import RequestChecks
@@ -18,6 +19,7 @@ from coordinator.runs.questions import Questions
 from coordinator.runs.script_work import ScriptWork
 from coordinator.runs.scripts import ScriptRuns
 from coordinator.runs.told import Told
+from coordinator.runs.traced import traced
 from coordinator.runs.work import ParallelWork
 from coordinator.scope import Scope
 from fanfold.errors import Aborted, FailedPrecondition, FieldViolation
@@ -27,6 +29,7 @@ from fanfold.model.run import Run
 from fanfold.model.script import Script
 from fanfold.model.step import AgentStepSpec, StepEvent
 from fanfold.ports import AgentExecutor
+from fanfold.tracing import NO_TRACER, Tracer
 
 ExecutorFactory = Callable[[Scope], AgentExecutor]
 """Gives the executor of a run."""
@@ -57,12 +60,14 @@ class Runs:
         durable: DurableRuns | None = None,
         scripts: ScriptRuns | None = None,
         counts: RunCounts | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._executors = executors
         self._checks = checks
         self._durable = durable
         self._scripts = scripts
         self._counts = counts or RunCounts()
+        self._tracer = tracer
         self._held: dict[tuple[str, str], datetime] = {}
         self.attached: dict[str, AttachedRun] = {}
         """The runs that end with their callers' streams, by id."""
@@ -141,7 +146,7 @@ class Runs:
     @asynccontextmanager
     async def _attached(self, opening: Opening, specs: Sequence[AgentStepSpec]) -> AsyncIterator[EventSource]:
         with self._hold(opening):
-            scope = opening.scope("run")
+            scope = opening.scope("run", self._tracer)
             feed: Feed[Told] = Feed()
             run = AttachedWork(scope, opening.detail, ParallelWork(specs), feed)
             with self._listed(run):
@@ -170,7 +175,7 @@ class Runs:
                 yield events
             return
         with self._hold(opening):
-            scope = opening.scope("script")
+            scope = opening.scope("script", self._tracer)
             feed: Feed[Told] = Feed()
             async with self._scripts.attached(opening.detail, scope, script, wrong, feed) as run:
                 with self._listed(run):
@@ -195,7 +200,7 @@ class Runs:
     @asynccontextmanager
     async def _attached_pipeline(self, opening: Opening, request: PipelineRequest) -> AsyncIterator[PipelineCall]:
         with self._hold(opening):
-            scope = opening.scope("run")
+            scope = opening.scope("run", self._tracer)
             feed: Feed[Told | StageRequest] = Feed()
             questions = Questions(scope.waiting, timeout=request.stage_timeout, most=request.most_requests)
             work = PipelineWork(request, questions, self._checks, opening.owner)
@@ -231,16 +236,16 @@ class Runs:
         """
         await self._checks.check([spec], owner=opening.owner, path="step")
         with self._hold(opening):
-            scope, feed = opening.scope("step"), Feed[StepEvent]()
+            scope, feed = opening.scope("step", self._tracer), Feed[StepEvent]()
             scope.pace.follow(feed)
-            executor = self._executors(scope)
+            runner = traced(runner_of(self._executors(scope)), scope)
 
             def tell(event: StepEvent) -> None:
                 if is_wanted(event, opening.detail, feed):
                     feed.push(event)
 
             async def work() -> None:
-                await executor.execute_step(spec, tell)
+                await run_to_end(runner, StepKey.of_spec(0, spec), spec, tell)
 
             async with fed(feed, work()):
                 yield feed

@@ -22,6 +22,7 @@ from fanfold.parts import RUN_TEXT_BYTES, LargeTexts
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
 from fanfold.rpc.status import from_rpc_error
+from fanfold.rpc.traced import own_trace_metadata
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
 from fanfold.wire.ahead import PartsAhead
@@ -105,7 +106,7 @@ class CoordinatorClient:
         opening.parallel.total_steps = len(specs)
         # Made before the call: what cannot be put into a message is raised here, and not inside gRPC.
         requests = list(run_requests(opening, specs))
-        return EventCall(self._open_stub().Run(iter(requests)), self.server)
+        return self._run(requests)
 
     def parallel_as_before(
         self, terms: Terms, *, detail: EventDetail = EventDetail.OUTCOMES, bookmark: Bookmark = BEGINNING
@@ -113,7 +114,7 @@ class CoordinatorClient:
         """As `parallel`, with the steps that the workflow's last run was asked for."""
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         opening.parallel.as_before = True
-        return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
+        return self._run([pb.RunRequest(open=opening)])
 
     def script(
         self,
@@ -126,7 +127,10 @@ class CoordinatorClient:
         """Begin a workflow script, or go on reading what an earlier call with the same request id has begun."""
         opening = _opening(pb.RunOpen, terms, detail, bookmark)
         script_to_proto(script, opening.script)
-        return EventCall(self._open_stub().Run(iter([pb.RunRequest(open=opening)])), self.server)
+        return self._run([pb.RunRequest(open=opening)])
+
+    def _run(self, requests: Sequence[pb.RunRequest]) -> RunCall:
+        return EventCall(self._open_stub().Run(iter(requests), metadata=own_trace_metadata()), self.server)
 
     async def start_run(self, specs: Sequence[AgentStepSpec], terms: Terms) -> Run:
         """Start a detached fan-out; the run, which can no longer be lost.
@@ -147,7 +151,7 @@ class CoordinatorClient:
 
     async def _start(self, requests: Sequence[pb.StartRunRequest]) -> Run:
         with self._errors():
-            response = await self._open_stub().StartRun(iter(requests))
+            response = await self._open_stub().StartRun(iter(requests), metadata=own_trace_metadata())
         return run_from_proto(response.run)
 
     def pipeline(
@@ -164,7 +168,9 @@ class CoordinatorClient:
         opening.stages, opening.max_requests = shape.stages, shape.most_requests
         set_duration(opening.stage_timeout, shape.stage_timeout)
         answers = Answers()
-        call = self._open_stub().RunPipeline(pipeline_requests(opening, shape.items, answers))
+        call = self._open_stub().RunPipeline(
+            pipeline_requests(opening, shape.items, answers), metadata=own_trace_metadata()
+        )
         return PipelineCall(call, self.server, answers, on_request)
 
     async def get_run(self, run_id: str) -> Run:
@@ -227,7 +233,7 @@ class CoordinatorClient:
                 async for event in events:
                     yield event
             return
-        call = self._open_stub().ExecuteStep(request)
+        call = self._open_stub().ExecuteStep(request, metadata=own_trace_metadata())
         ahead = PartsAhead()
         try:
             with self._errors():

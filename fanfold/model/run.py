@@ -11,6 +11,7 @@ from typing import TypeVar, overload
 from fanfold.model.light import light
 from fanfold.model.script import ScriptMeta, ScriptResult
 from fanfold.model.step import StepEvent, StepOutcome
+from fanfold.model.trace import TraceContext
 
 
 class RunKind(StrEnum):
@@ -92,6 +93,8 @@ class RunStarted:
     total_steps: int
     script: ScriptMeta | None = None
     """What a script says of itself, if it is one."""
+    trace: TraceContext | None = None
+    """What the run's steps are part of in a distributed trace, if anybody traces it."""
 
 
 @light

@@ -46,8 +46,9 @@ def run_event_to_json(event: RunEvent) -> dict[str, Any]:
                 form["out_of_quota"] = True
             if event.script_result is not None:
                 form["script_result"] = result_to_json(event.script_result)
-        case RunStarted(script=None):
+        case RunStarted():
             form |= {"event": _word(event), "run_id": event.run_id, "total_steps": event.total_steps}
+            form |= {name: _form_of(told) for name in ("script", "trace") if (told := getattr(event, name)) is not None}
         case _:
             form |= {"event": _word(event), **_form_of(event)}
     return form

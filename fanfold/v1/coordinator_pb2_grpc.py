@@ -48,6 +48,10 @@ class CoordinatorStub:
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
 
+    Run, RunPipeline, StartRun and ExecuteStep take the caller's place in a distributed trace from the metadata keys
+    `traceparent` and `tracestate` (W3C Trace Context), and hand it on to nodes, whether this coordinator traces or not.
+    What is no such context is passed over.
+
     Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
     a step, ahead of the `steps` whose first step it is; of an outcome, ahead of the `events` whose first event is its
@@ -163,6 +167,10 @@ class CoordinatorServicer:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    Run, RunPipeline, StartRun and ExecuteStep take the caller's place in a distributed trace from the metadata keys
+    `traceparent` and `tracestate` (W3C Trace Context), and hand it on to nodes, whether this coordinator traces or not.
+    What is no such context is passed over.
 
     Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of
@@ -477,6 +485,10 @@ class Coordinator:
     `request_id` (at most 128 characters) makes methods that start something idempotent (C44). An attached call without a
     workflow id leaves nothing behind that a later one could return, so there it only keeps the same work from running
     twice at once: while one call is under way, another with the same id is refused with ABORTED.
+
+    Run, RunPipeline, StartRun and ExecuteStep take the caller's place in a distributed trace from the metadata keys
+    `traceparent` and `tracestate` (W3C Trace Context), and hand it on to nodes, whether this coordinator traces or not.
+    What is no such context is passed over.
 
     Messages stay near 1 MiB at most, so that any gRPC client takes them and none holds a stream up for long. A text of more
     than 256 KiB travels as TextPart messages, of at most 256 KiB each, right ahead of the message that it belongs to: of

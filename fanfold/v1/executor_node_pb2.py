@@ -24,56 +24,57 @@ _sym_db = _symbol_database.Default()
 
 from fanfold.v1 import node_pb2 as fanfold_dot_v1_dot_node__pb2
 from fanfold.v1 import step_pb2 as fanfold_dot_v1_dot_step__pb2
+from fanfold.v1 import trace_pb2 as fanfold_dot_v1_dot_trace__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61nfold/v1/executor_node.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/node.proto\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"6\n\x14\x44\x65scribeNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x12\n\x10WatchNodeRequest\"3\n\x11WatchNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x84\x01\n\x1e\x45xecutorNodeExecuteStepRequest\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x08\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\"l\n\x1f\x45xecutorNodeExecuteStepResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.fanfold.v1.StepEvent\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"\xa4\x02\n\x0bLinkRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fanfold.v1.LinkHello\x12,\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x1b.fanfold.v1.CancelExecution\x12*\n\x06starts\x18\x03 \x03(\x0b\x32\x1a.fanfold.v1.StartExecution\x12\x14\n\x0c\x61\x63knowledged\x18\x04 \x03(\t\x12(\n\x05parts\x18\x05 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x06 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\tadoptions\x18\x08 \x03(\x0b\x32\x14.fanfold.v1.AdoptRun\"\xa4\x01\n\tLinkHello\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x12\n\nlink_epoch\x18\x02 \x01(\x04\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\x12\x17\n\x0fprogress_window\x18\x05 \x01(\r\x12\x16\n\x0einfers_started\x18\x06 \x01(\x08\"\xa7\x01\n\x0eStartExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x10\n\x08progress\x18\x05 \x01(\x08\x12%\n\x07\x66ollows\x18\x06 \x03(\x0b\x32\x14.fanfold.v1.TextSize\"?\n\x08TextSize\x12$\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x15.fanfold.v1.TextField\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"I\n\rExecutionPart\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"T\n\x0f\x45xecutionCredit\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x12\n\npart_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fprogress_events\x18\x03 \x01(\r\")\n\x08\x41\x64optRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"a\n\x0f\x43\x61ncelExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05\x64\x65lay\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaf\x02\n\x0cLinkResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.LinkWelcome\x12&\n\x06status\x18\x02 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12,\n\x07updates\x18\x03 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionUpdate\x12(\n\x05parts\x18\x04 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x05 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\x07\x61\x64opted\x18\x08 \x03(\x0b\x32\x16.fanfold.v1.RunAdopted\x12\x1e\n\x04node\x18\t \x01(\x0b\x32\x10.fanfold.v1.Node\"~\n\nRunAdopted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x17\n\x0fheld_executions\x18\x03 \x03(\t\x12\x18\n\x10\x65nded_executions\x18\x05 \x03(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\x12\x0f\n\x07unbegun\x18\x06 \x01(\x08\"[\n\x0bLinkWelcome\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x17\n\x0fheld_executions\x18\x02 \x03(\t\x12\x13\n\x0btakes_parts\x18\x03 \x01(\x08\"\xb3\x01\n\x0f\x45xecutionUpdate\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.fanfold.v1.StepEventH\x00\x12\x31\n\x08rejected\x18\x03 \x01(\x0b\x32\x1d.fanfold.v1.ExecutionRejectedH\x00\x12%\n\x07\x66ollows\x18\x04 \x03(\x0b\x32\x14.fanfold.v1.TextSizeB\x08\n\x06update\"\x92\x01\n\x11\x45xecutionRejected\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.fanfold.v1.RejectionReason\x12.\n\x0bretry_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12 \n\x05usage\x18\x03 \x01(\x0b\x32\x11.fanfold.v1.Usage*\xb7\x01\n\x0fRejectionReason\x12 \n\x1cREJECTION_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15REJECTION_REASON_FULL\x10\x01\x12\x1d\n\x19REJECTION_REASON_DRAINING\x10\x02\x12&\n\"REJECTION_REASON_AGENT_NOT_OFFERED\x10\x03\x12 \n\x1cREJECTION_REASON_STALE_EPOCH\x10\x04\x32\xd6\x02\n\x0c\x45xecutorNode\x12Q\n\x0c\x44\x65scribeNode\x12\x1f.fanfold.v1.DescribeNodeRequest\x1a .fanfold.v1.DescribeNodeResponse\x12J\n\tWatchNode\x12\x1c.fanfold.v1.WatchNodeRequest\x1a\x1d.fanfold.v1.WatchNodeResponse0\x01\x12h\n\x0b\x45xecuteStep\x12*.fanfold.v1.ExecutorNodeExecuteStepRequest\x1a+.fanfold.v1.ExecutorNodeExecuteStepResponse0\x01\x12=\n\x04Link\x12\x17.fanfold.v1.LinkRequest\x1a\x18.fanfold.v1.LinkResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61nfold/v1/executor_node.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/node.proto\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x16\x66\x61nfold/v1/trace.proto\x1a\x1egoogle/protobuf/duration.proto\"\x15\n\x13\x44\x65scribeNodeRequest\"6\n\x14\x44\x65scribeNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x12\n\x10WatchNodeRequest\"3\n\x11WatchNodeResponse\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\"\x84\x01\n\x1e\x45xecutorNodeExecuteStepRequest\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x10\n\x08progress\x18\x03 \x01(\x08\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\"l\n\x1f\x45xecutorNodeExecuteStepResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.fanfold.v1.StepEvent\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"\xa4\x02\n\x0bLinkRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fanfold.v1.LinkHello\x12,\n\x07\x63\x61ncels\x18\x02 \x03(\x0b\x32\x1b.fanfold.v1.CancelExecution\x12*\n\x06starts\x18\x03 \x03(\x0b\x32\x1a.fanfold.v1.StartExecution\x12\x14\n\x0c\x61\x63knowledged\x18\x04 \x03(\t\x12(\n\x05parts\x18\x05 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x06 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\tadoptions\x18\x08 \x03(\x0b\x32\x14.fanfold.v1.AdoptRun\"\xa4\x01\n\tLinkHello\x12\x13\n\x0b\x63oordinator\x18\x01 \x01(\t\x12\x12\n\nlink_epoch\x18\x02 \x01(\x04\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btakes_parts\x18\x04 \x01(\x08\x12\x17\n\x0fprogress_window\x18\x05 \x01(\r\x12\x16\n\x0einfers_started\x18\x06 \x01(\x08\"\xd0\x01\n\x0eStartExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.fanfold.v1.AgentStepSpec\x12\x10\n\x08progress\x18\x05 \x01(\x08\x12%\n\x07\x66ollows\x18\x06 \x03(\x0b\x32\x14.fanfold.v1.TextSize\x12\'\n\x05trace\x18\x07 \x01(\x0b\x32\x18.fanfold.v1.TraceContext\"?\n\x08TextSize\x12$\n\x05\x66ield\x18\x01 \x01(\x0e\x32\x15.fanfold.v1.TextField\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"I\n\rExecutionPart\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\"\n\x04part\x18\x02 \x01(\x0b\x32\x14.fanfold.v1.TextPart\"T\n\x0f\x45xecutionCredit\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x12\n\npart_bytes\x18\x02 \x01(\x04\x12\x17\n\x0fprogress_events\x18\x03 \x01(\r\")\n\x08\x41\x64optRun\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"a\n\x0f\x43\x61ncelExecution\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05\x64\x65lay\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaf\x02\n\x0cLinkResponse\x12(\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.fanfold.v1.LinkWelcome\x12&\n\x06status\x18\x02 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12,\n\x07updates\x18\x03 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionUpdate\x12(\n\x05parts\x18\x04 \x03(\x0b\x32\x19.fanfold.v1.ExecutionPart\x12,\n\x07\x63redits\x18\x05 \x03(\x0b\x32\x1b.fanfold.v1.ExecutionCredit\x12\'\n\x07\x61\x64opted\x18\x08 \x03(\x0b\x32\x16.fanfold.v1.RunAdopted\x12\x1e\n\x04node\x18\t \x01(\x0b\x32\x10.fanfold.v1.Node\"~\n\nRunAdopted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x17\n\x0fheld_executions\x18\x03 \x03(\t\x12\x18\n\x10\x65nded_executions\x18\x05 \x03(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\x12\x0f\n\x07unbegun\x18\x06 \x01(\x08\"[\n\x0bLinkWelcome\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x17\n\x0fheld_executions\x18\x02 \x03(\t\x12\x13\n\x0btakes_parts\x18\x03 \x01(\x08\"\xb3\x01\n\x0f\x45xecutionUpdate\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12&\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x15.fanfold.v1.StepEventH\x00\x12\x31\n\x08rejected\x18\x03 \x01(\x0b\x32\x1d.fanfold.v1.ExecutionRejectedH\x00\x12%\n\x07\x66ollows\x18\x04 \x03(\x0b\x32\x14.fanfold.v1.TextSizeB\x08\n\x06update\"\x92\x01\n\x11\x45xecutionRejected\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.fanfold.v1.RejectionReason\x12.\n\x0bretry_delay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12 \n\x05usage\x18\x03 \x01(\x0b\x32\x11.fanfold.v1.Usage*\xb7\x01\n\x0fRejectionReason\x12 \n\x1cREJECTION_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15REJECTION_REASON_FULL\x10\x01\x12\x1d\n\x19REJECTION_REASON_DRAINING\x10\x02\x12&\n\"REJECTION_REASON_AGENT_NOT_OFFERED\x10\x03\x12 \n\x1cREJECTION_REASON_STALE_EPOCH\x10\x04\x32\xd6\x02\n\x0c\x45xecutorNode\x12Q\n\x0c\x44\x65scribeNode\x12\x1f.fanfold.v1.DescribeNodeRequest\x1a .fanfold.v1.DescribeNodeResponse\x12J\n\tWatchNode\x12\x1c.fanfold.v1.WatchNodeRequest\x1a\x1d.fanfold.v1.WatchNodeResponse0\x01\x12h\n\x0b\x45xecuteStep\x12*.fanfold.v1.ExecutorNodeExecuteStepRequest\x1a+.fanfold.v1.ExecutorNodeExecuteStepResponse0\x01\x12=\n\x04Link\x12\x17.fanfold.v1.LinkRequest\x1a\x18.fanfold.v1.LinkResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanfold.v1.executor_node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REJECTIONREASON']._serialized_start=2380
-  _globals['_REJECTIONREASON']._serialized_end=2563
-  _globals['_DESCRIBENODEREQUEST']._serialized_start=124
-  _globals['_DESCRIBENODEREQUEST']._serialized_end=145
-  _globals['_DESCRIBENODERESPONSE']._serialized_start=147
-  _globals['_DESCRIBENODERESPONSE']._serialized_end=201
-  _globals['_WATCHNODEREQUEST']._serialized_start=203
-  _globals['_WATCHNODEREQUEST']._serialized_end=221
-  _globals['_WATCHNODERESPONSE']._serialized_start=223
-  _globals['_WATCHNODERESPONSE']._serialized_end=274
-  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_start=277
-  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_end=409
-  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_start=411
-  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_end=519
-  _globals['_LINKREQUEST']._serialized_start=522
-  _globals['_LINKREQUEST']._serialized_end=814
-  _globals['_LINKHELLO']._serialized_start=817
-  _globals['_LINKHELLO']._serialized_end=981
-  _globals['_STARTEXECUTION']._serialized_start=984
-  _globals['_STARTEXECUTION']._serialized_end=1151
-  _globals['_TEXTSIZE']._serialized_start=1153
-  _globals['_TEXTSIZE']._serialized_end=1216
-  _globals['_EXECUTIONPART']._serialized_start=1218
-  _globals['_EXECUTIONPART']._serialized_end=1291
-  _globals['_EXECUTIONCREDIT']._serialized_start=1293
-  _globals['_EXECUTIONCREDIT']._serialized_end=1377
-  _globals['_ADOPTRUN']._serialized_start=1379
-  _globals['_ADOPTRUN']._serialized_end=1420
-  _globals['_CANCELEXECUTION']._serialized_start=1422
-  _globals['_CANCELEXECUTION']._serialized_end=1519
-  _globals['_LINKRESPONSE']._serialized_start=1522
-  _globals['_LINKRESPONSE']._serialized_end=1825
-  _globals['_RUNADOPTED']._serialized_start=1827
-  _globals['_RUNADOPTED']._serialized_end=1953
-  _globals['_LINKWELCOME']._serialized_start=1955
-  _globals['_LINKWELCOME']._serialized_end=2046
-  _globals['_EXECUTIONUPDATE']._serialized_start=2049
-  _globals['_EXECUTIONUPDATE']._serialized_end=2228
-  _globals['_EXECUTIONREJECTED']._serialized_start=2231
-  _globals['_EXECUTIONREJECTED']._serialized_end=2377
-  _globals['_EXECUTORNODE']._serialized_start=2566
-  _globals['_EXECUTORNODE']._serialized_end=2908
+  _globals['_REJECTIONREASON']._serialized_start=2445
+  _globals['_REJECTIONREASON']._serialized_end=2628
+  _globals['_DESCRIBENODEREQUEST']._serialized_start=148
+  _globals['_DESCRIBENODEREQUEST']._serialized_end=169
+  _globals['_DESCRIBENODERESPONSE']._serialized_start=171
+  _globals['_DESCRIBENODERESPONSE']._serialized_end=225
+  _globals['_WATCHNODEREQUEST']._serialized_start=227
+  _globals['_WATCHNODEREQUEST']._serialized_end=245
+  _globals['_WATCHNODERESPONSE']._serialized_start=247
+  _globals['_WATCHNODERESPONSE']._serialized_end=298
+  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_start=301
+  _globals['_EXECUTORNODEEXECUTESTEPREQUEST']._serialized_end=433
+  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_start=435
+  _globals['_EXECUTORNODEEXECUTESTEPRESPONSE']._serialized_end=543
+  _globals['_LINKREQUEST']._serialized_start=546
+  _globals['_LINKREQUEST']._serialized_end=838
+  _globals['_LINKHELLO']._serialized_start=841
+  _globals['_LINKHELLO']._serialized_end=1005
+  _globals['_STARTEXECUTION']._serialized_start=1008
+  _globals['_STARTEXECUTION']._serialized_end=1216
+  _globals['_TEXTSIZE']._serialized_start=1218
+  _globals['_TEXTSIZE']._serialized_end=1281
+  _globals['_EXECUTIONPART']._serialized_start=1283
+  _globals['_EXECUTIONPART']._serialized_end=1356
+  _globals['_EXECUTIONCREDIT']._serialized_start=1358
+  _globals['_EXECUTIONCREDIT']._serialized_end=1442
+  _globals['_ADOPTRUN']._serialized_start=1444
+  _globals['_ADOPTRUN']._serialized_end=1485
+  _globals['_CANCELEXECUTION']._serialized_start=1487
+  _globals['_CANCELEXECUTION']._serialized_end=1584
+  _globals['_LINKRESPONSE']._serialized_start=1587
+  _globals['_LINKRESPONSE']._serialized_end=1890
+  _globals['_RUNADOPTED']._serialized_start=1892
+  _globals['_RUNADOPTED']._serialized_end=2018
+  _globals['_LINKWELCOME']._serialized_start=2020
+  _globals['_LINKWELCOME']._serialized_end=2111
+  _globals['_EXECUTIONUPDATE']._serialized_start=2114
+  _globals['_EXECUTIONUPDATE']._serialized_end=2293
+  _globals['_EXECUTIONREJECTED']._serialized_start=2296
+  _globals['_EXECUTIONREJECTED']._serialized_end=2442
+  _globals['_EXECUTORNODE']._serialized_start=2631
+  _globals['_EXECUTORNODE']._serialized_end=2973
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from fanfold.v1 import node_pb2 as _node_pb2
 from fanfold.v1 import step_pb2 as _step_pb2
+from fanfold.v1 import trace_pb2 as _trace_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -323,6 +324,7 @@ class StartExecution(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
     """Names the execution: run, step key, epoch, attempt and placement, among others; opaque to the node. A second start by the same
     coordinator is the same execution; while one of that name is another coordinator's, it is rejected as FULL.
@@ -341,6 +343,10 @@ class StartExecution(_message.Message):
     def follows(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextSize]:
         """Texts of the step that are not in it but follow in parts."""
 
+    @_builtins.property
+    def trace(self) -> _trace_pb2.TraceContext:
+        """What the execution is part of in a distributed trace; unset for none. The node's own spans are children of this one."""
+
     def __init__(
         self,
         *,
@@ -350,10 +356,11 @@ class StartExecution(_message.Message):
         step: _step_pb2.AgentStepSpec | None = ...,
         progress: _builtins.bool = ...,
         follows: _abc.Iterable[Global___TextSize] | None = ...,
+        trace: _trace_pb2.TraceContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "execution_id", b"execution_id", "follows", b"follows", "progress", b"progress", "run_id", b"run_id", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "execution_id", b"execution_id", "follows", b"follows", "progress", b"progress", "run_id", b"run_id", "step", b"step", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

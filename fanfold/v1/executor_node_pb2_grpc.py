@@ -29,7 +29,7 @@ class ExecutorNodeStub:
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     def __init__(self, channel):
@@ -64,7 +64,7 @@ class ExecutorNodeServicer:
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     def DescribeNode(self, request, context):
@@ -179,7 +179,7 @@ class ExecutorNode:
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     @staticmethod

@@ -30,7 +30,7 @@ class ExecutorNodeStub:
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     @_typing.overload
@@ -103,7 +103,7 @@ class ExecutorNodeAsyncStub(ExecutorNodeStub):
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -172,7 +172,7 @@ class ExecutorNodeServicer(metaclass=_abc_1.ABCMeta):
     """Runs agent steps on one machine and owns their processes.
 
     Errors common to every method: as Coordinator's. Link and ExecuteStep are for coordinators; ExecuteStep is for callers
-    too where the node's configuration says so.
+    too where the node's configuration says so, and takes `traceparent` and `tracestate` as Coordinator does.
     """
 
     @_abc_1.abstractmethod

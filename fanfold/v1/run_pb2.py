@@ -23,62 +23,63 @@ _sym_db = _symbol_database.Default()
 
 
 from fanfold.v1 import step_pb2 as fanfold_dot_v1_dot_step__pb2
+from fanfold.v1 import trace_pb2 as fanfold_dot_v1_dot_trace__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x61nfold/v1/run.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.fanfold.v1.RunKind\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.fanfold.v1.RunState\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08\x61ttached\x18\x06 \x01(\x08\x12\x0e\n\x06job_id\x18\x07 \x01(\t\x12%\n\x05steps\x18\x08 \x01(\x0b\x32\x16.fanfold.v1.StepCounts\x12\"\n\x06\x62udget\x18\t \x01(\x0b\x32\x12.fanfold.v1.Budget\x12\x12\n\nwaiting_on\x18\n \x01(\t\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63oordinator\x18\r \x01(\t\x12\x0e\n\x06reason\x18\x0e \x01(\t\"O\n\nStepCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x11\n\tsucceeded\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\r\"=\n\x06\x42udget\x12\r\n\x05limit\x18\x01 \x01(\x04\x12\r\n\x05spent\x18\x02 \x01(\x04\x12\x15\n\rrefused_steps\x18\x03 \x01(\r\"\xe4\x03\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x07started\x18\x03 \x01(\x0b\x32\x16.fanfold.v1.RunStartedH\x00\x12(\n\x04step\x18\x04 \x01(\x0b\x32\x18.fanfold.v1.RunStepEventH\x00\x12/\n\x0cstage_failed\x18\x05 \x01(\x0b\x32\x17.fanfold.v1.StageFailedH\x00\x12/\n\x0cstep_changed\x18\x06 \x01(\x0b\x32\x17.fanfold.v1.StepChangedH\x00\x12\x37\n\x10\x62udget_exhausted\x18\x07 \x01(\x0b\x32\x1b.fanfold.v1.BudgetExhaustedH\x00\x12)\n\x05phase\x18\x08 \x01(\x0b\x32\x18.fanfold.v1.PhaseStartedH\x00\x12\"\n\x03log\x18\t \x01(\x0b\x32\x13.fanfold.v1.LogLineH\x00\x12-\n\x07waiting\x18\n \x01(\x0b\x32\x1a.fanfold.v1.WaitingChangedH\x00\x12%\n\x05\x65nded\x18\x0b \x01(\x0b\x32\x14.fanfold.v1.RunEndedH\x00\x42\x07\n\x05\x65vent\"Y\n\nRunStarted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0btotal_steps\x18\x02 \x01(\r\x12&\n\x06script\x18\x03 \x01(\x0b\x32\x16.fanfold.v1.ScriptMeta\"\xae\x01\n\x0cRunStepEvent\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05stage\x18\x02 \x01(\r\x12$\n\x05\x65vent\x18\x03 \x01(\x0b\x32\x15.fanfold.v1.StepEvent\x12\x10\n\x08recalled\x18\x04 \x01(\x08\x12\x19\n\x0c\x62udget_spent\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05label\x18\x06 \x01(\t\x12\r\n\x05phase\x18\x07 \x01(\tB\x0f\n\r_budget_spent\":\n\x0bStageFailed\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05stage\x18\x02 \x01(\r\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"*\n\x0bStepChanged\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x0f\x42udgetExhausted\x12\"\n\x06\x62udget\x18\x01 \x01(\x0b\x32\x12.fanfold.v1.Budget\"\x1d\n\x0cPhaseStarted\x12\r\n\x05title\x18\x01 \x01(\t\"\x1a\n\x07LogLine\x12\x0f\n\x07message\x18\x01 \x01(\t\"$\n\x0eWaitingChanged\x12\x12\n\nwaiting_on\x18\x01 \x01(\t\"~\n\x08RunEnded\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.fanfold.v1.Run\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12/\n\rscript_result\x18\x03 \x01(\x0b\x32\x18.fanfold.v1.ScriptResult\x12\x14\n\x0cout_of_quota\x18\x04 \x01(\x08\"\xe2\x01\n\x06Script\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x13\n\x0bwhen_to_use\x18\x04 \x01(\t\x12\'\n\x06phases\x18\x05 \x03(\x0b\x32\x17.fanfold.v1.ScriptPhase\x12\x11\n\targs_json\x18\x06 \x01(\t\x12\x10\n\x08provider\x18\x07 \x01(\t\x12\x1d\n\x10max_total_agents\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06parent\x18\t \x01(\tB\x13\n\x11_max_total_agents\"m\n\nScriptMeta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x13\n\x0bwhen_to_use\x18\x03 \x01(\t\x12\'\n\x06phases\x18\x04 \x03(\x0b\x32\x17.fanfold.v1.ScriptPhase\",\n\x0bScriptPhase\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\xb6\x01\n\x0cScriptResult\x12\x17\n\nvalue_json\x18\x01 \x01(\tH\x00\x88\x01\x01\x12+\n\x0bstop_reason\x18\x02 \x01(\x0e\x32\x16.fanfold.v1.StopReason\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x16\n\x0e\x61gents_started\x18\x04 \x01(\r\x12*\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x18.fanfold.v1.AgentFailureB\r\n\x0b_value_json\"r\n\x0c\x41gentFailure\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\r\x12\r\n\x05label\x18\x02 \x01(\t\x12(\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x0c\n\x04line\x18\x05 \x01(\r\"\x9a\x01\n\x12WorkflowCheckpoint\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.fanfold.v1.StepRecord\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\nStepRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12(\n\x07outcome\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepOutcome\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t*f\n\x07RunKind\x12\x18\n\x14RUN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_KIND_PARALLEL\x10\x01\x12\x15\n\x11RUN_KIND_PIPELINE\x10\x02\x12\x13\n\x0fRUN_KIND_SCRIPT\x10\x03*\x9b\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x15\n\x11RUN_STATE_RUNNING\x10\x02\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04\x12\x14\n\x10RUN_STATE_FAILED\x10\x05*}\n\x0b\x45ventDetail\x12\x1c\n\x18\x45VENT_DETAIL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45VENT_DETAIL_OUTCOMES\x10\x01\x12\x1a\n\x16\x45VENT_DETAIL_LIFECYCLE\x10\x02\x12\x19\n\x15\x45VENT_DETAIL_PROGRESS\x10\x03*v\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x19\n\x15STOP_REASON_CANCELLED\x10\x02\x12\x15\n\x11STOP_REASON_ERROR\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x61nfold/v1/run.proto\x12\nfanfold.v1\x1a\x15\x66\x61nfold/v1/step.proto\x1a\x16\x66\x61nfold/v1/trace.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x03\n\x03Run\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12!\n\x04kind\x18\x03 \x01(\x0e\x32\x13.fanfold.v1.RunKind\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.fanfold.v1.RunState\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x10\n\x08\x61ttached\x18\x06 \x01(\x08\x12\x0e\n\x06job_id\x18\x07 \x01(\t\x12%\n\x05steps\x18\x08 \x01(\x0b\x32\x16.fanfold.v1.StepCounts\x12\"\n\x06\x62udget\x18\t \x01(\x0b\x32\x12.fanfold.v1.Budget\x12\x12\n\nwaiting_on\x18\n \x01(\t\x12.\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63oordinator\x18\r \x01(\t\x12\x0e\n\x06reason\x18\x0e \x01(\t\"O\n\nStepCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x11\n\tsucceeded\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\r\"=\n\x06\x42udget\x12\r\n\x05limit\x18\x01 \x01(\x04\x12\r\n\x05spent\x18\x02 \x01(\x04\x12\x15\n\rrefused_steps\x18\x03 \x01(\r\"\xe4\x03\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x07started\x18\x03 \x01(\x0b\x32\x16.fanfold.v1.RunStartedH\x00\x12(\n\x04step\x18\x04 \x01(\x0b\x32\x18.fanfold.v1.RunStepEventH\x00\x12/\n\x0cstage_failed\x18\x05 \x01(\x0b\x32\x17.fanfold.v1.StageFailedH\x00\x12/\n\x0cstep_changed\x18\x06 \x01(\x0b\x32\x17.fanfold.v1.StepChangedH\x00\x12\x37\n\x10\x62udget_exhausted\x18\x07 \x01(\x0b\x32\x1b.fanfold.v1.BudgetExhaustedH\x00\x12)\n\x05phase\x18\x08 \x01(\x0b\x32\x18.fanfold.v1.PhaseStartedH\x00\x12\"\n\x03log\x18\t \x01(\x0b\x32\x13.fanfold.v1.LogLineH\x00\x12-\n\x07waiting\x18\n \x01(\x0b\x32\x1a.fanfold.v1.WaitingChangedH\x00\x12%\n\x05\x65nded\x18\x0b \x01(\x0b\x32\x14.fanfold.v1.RunEndedH\x00\x42\x07\n\x05\x65vent\"\x82\x01\n\nRunStarted\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x13\n\x0btotal_steps\x18\x02 \x01(\r\x12&\n\x06script\x18\x03 \x01(\x0b\x32\x16.fanfold.v1.ScriptMeta\x12\'\n\x05trace\x18\x04 \x01(\x0b\x32\x18.fanfold.v1.TraceContext\"\xae\x01\n\x0cRunStepEvent\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05stage\x18\x02 \x01(\r\x12$\n\x05\x65vent\x18\x03 \x01(\x0b\x32\x15.fanfold.v1.StepEvent\x12\x10\n\x08recalled\x18\x04 \x01(\x08\x12\x19\n\x0c\x62udget_spent\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05label\x18\x06 \x01(\t\x12\r\n\x05phase\x18\x07 \x01(\tB\x0f\n\r_budget_spent\":\n\x0bStageFailed\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05stage\x18\x02 \x01(\r\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"*\n\x0bStepChanged\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x0f\x42udgetExhausted\x12\"\n\x06\x62udget\x18\x01 \x01(\x0b\x32\x12.fanfold.v1.Budget\"\x1d\n\x0cPhaseStarted\x12\r\n\x05title\x18\x01 \x01(\t\"\x1a\n\x07LogLine\x12\x0f\n\x07message\x18\x01 \x01(\t\"$\n\x0eWaitingChanged\x12\x12\n\nwaiting_on\x18\x01 \x01(\t\"~\n\x08RunEnded\x12\x1c\n\x03run\x18\x01 \x01(\x0b\x32\x0f.fanfold.v1.Run\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12/\n\rscript_result\x18\x03 \x01(\x0b\x32\x18.fanfold.v1.ScriptResult\x12\x14\n\x0cout_of_quota\x18\x04 \x01(\x08\"\xe2\x01\n\x06Script\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x13\n\x0bwhen_to_use\x18\x04 \x01(\t\x12\'\n\x06phases\x18\x05 \x03(\x0b\x32\x17.fanfold.v1.ScriptPhase\x12\x11\n\targs_json\x18\x06 \x01(\t\x12\x10\n\x08provider\x18\x07 \x01(\t\x12\x1d\n\x10max_total_agents\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06parent\x18\t \x01(\tB\x13\n\x11_max_total_agents\"m\n\nScriptMeta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x13\n\x0bwhen_to_use\x18\x03 \x01(\t\x12\'\n\x06phases\x18\x04 \x03(\x0b\x32\x17.fanfold.v1.ScriptPhase\",\n\x0bScriptPhase\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"\xb6\x01\n\x0cScriptResult\x12\x17\n\nvalue_json\x18\x01 \x01(\tH\x00\x88\x01\x01\x12+\n\x0bstop_reason\x18\x02 \x01(\x0e\x32\x16.fanfold.v1.StopReason\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x16\n\x0e\x61gents_started\x18\x04 \x01(\r\x12*\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x18.fanfold.v1.AgentFailureB\r\n\x0b_value_json\"r\n\x0c\x41gentFailure\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\r\x12\r\n\x05label\x18\x02 \x01(\t\x12(\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepFailure\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x0c\n\x04line\x18\x05 \x01(\r\"\x9a\x01\n\x12WorkflowCheckpoint\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.fanfold.v1.StepRecord\x12.\n\nupdated_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\nStepRecord\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12(\n\x07outcome\x18\x03 \x01(\x0b\x32\x17.fanfold.v1.StepOutcome\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t*f\n\x07RunKind\x12\x18\n\x14RUN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_KIND_PARALLEL\x10\x01\x12\x15\n\x11RUN_KIND_PIPELINE\x10\x02\x12\x13\n\x0fRUN_KIND_SCRIPT\x10\x03*\x9b\x01\n\x08RunState\x12\x19\n\x15RUN_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RUN_STATE_PENDING\x10\x01\x12\x15\n\x11RUN_STATE_RUNNING\x10\x02\x12\x17\n\x13RUN_STATE_COMPLETED\x10\x03\x12\x17\n\x13RUN_STATE_CANCELLED\x10\x04\x12\x14\n\x10RUN_STATE_FAILED\x10\x05*}\n\x0b\x45ventDetail\x12\x1c\n\x18\x45VENT_DETAIL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x45VENT_DETAIL_OUTCOMES\x10\x01\x12\x1a\n\x16\x45VENT_DETAIL_LIFECYCLE\x10\x02\x12\x19\n\x15\x45VENT_DETAIL_PROGRESS\x10\x03*v\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x19\n\x15STOP_REASON_CANCELLED\x10\x02\x12\x15\n\x11STOP_REASON_ERROR\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fanfold.v1.run_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RUNKIND']._serialized_start=2717
-  _globals['_RUNKIND']._serialized_end=2819
-  _globals['_RUNSTATE']._serialized_start=2822
-  _globals['_RUNSTATE']._serialized_end=2977
-  _globals['_EVENTDETAIL']._serialized_start=2979
-  _globals['_EVENTDETAIL']._serialized_end=3104
-  _globals['_STOPREASON']._serialized_start=3106
-  _globals['_STOPREASON']._serialized_end=3224
-  _globals['_RUN']._serialized_start=93
-  _globals['_RUN']._serialized_end=482
-  _globals['_STEPCOUNTS']._serialized_start=484
-  _globals['_STEPCOUNTS']._serialized_end=563
-  _globals['_BUDGET']._serialized_start=565
-  _globals['_BUDGET']._serialized_end=626
-  _globals['_RUNEVENT']._serialized_start=629
-  _globals['_RUNEVENT']._serialized_end=1113
-  _globals['_RUNSTARTED']._serialized_start=1115
-  _globals['_RUNSTARTED']._serialized_end=1204
-  _globals['_RUNSTEPEVENT']._serialized_start=1207
-  _globals['_RUNSTEPEVENT']._serialized_end=1381
-  _globals['_STAGEFAILED']._serialized_start=1383
-  _globals['_STAGEFAILED']._serialized_end=1441
-  _globals['_STEPCHANGED']._serialized_start=1443
-  _globals['_STEPCHANGED']._serialized_end=1485
-  _globals['_BUDGETEXHAUSTED']._serialized_start=1487
-  _globals['_BUDGETEXHAUSTED']._serialized_end=1540
-  _globals['_PHASESTARTED']._serialized_start=1542
-  _globals['_PHASESTARTED']._serialized_end=1571
-  _globals['_LOGLINE']._serialized_start=1573
-  _globals['_LOGLINE']._serialized_end=1599
-  _globals['_WAITINGCHANGED']._serialized_start=1601
-  _globals['_WAITINGCHANGED']._serialized_end=1637
-  _globals['_RUNENDED']._serialized_start=1639
-  _globals['_RUNENDED']._serialized_end=1765
-  _globals['_SCRIPT']._serialized_start=1768
-  _globals['_SCRIPT']._serialized_end=1994
-  _globals['_SCRIPTMETA']._serialized_start=1996
-  _globals['_SCRIPTMETA']._serialized_end=2105
-  _globals['_SCRIPTPHASE']._serialized_start=2107
-  _globals['_SCRIPTPHASE']._serialized_end=2151
-  _globals['_SCRIPTRESULT']._serialized_start=2154
-  _globals['_SCRIPTRESULT']._serialized_end=2336
-  _globals['_AGENTFAILURE']._serialized_start=2338
-  _globals['_AGENTFAILURE']._serialized_end=2452
-  _globals['_WORKFLOWCHECKPOINT']._serialized_start=2455
-  _globals['_WORKFLOWCHECKPOINT']._serialized_end=2609
-  _globals['_STEPRECORD']._serialized_start=2611
-  _globals['_STEPRECORD']._serialized_end=2715
+  _globals['_RUNKIND']._serialized_start=2783
+  _globals['_RUNKIND']._serialized_end=2885
+  _globals['_RUNSTATE']._serialized_start=2888
+  _globals['_RUNSTATE']._serialized_end=3043
+  _globals['_EVENTDETAIL']._serialized_start=3045
+  _globals['_EVENTDETAIL']._serialized_end=3170
+  _globals['_STOPREASON']._serialized_start=3172
+  _globals['_STOPREASON']._serialized_end=3290
+  _globals['_RUN']._serialized_start=117
+  _globals['_RUN']._serialized_end=506
+  _globals['_STEPCOUNTS']._serialized_start=508
+  _globals['_STEPCOUNTS']._serialized_end=587
+  _globals['_BUDGET']._serialized_start=589
+  _globals['_BUDGET']._serialized_end=650
+  _globals['_RUNEVENT']._serialized_start=653
+  _globals['_RUNEVENT']._serialized_end=1137
+  _globals['_RUNSTARTED']._serialized_start=1140
+  _globals['_RUNSTARTED']._serialized_end=1270
+  _globals['_RUNSTEPEVENT']._serialized_start=1273
+  _globals['_RUNSTEPEVENT']._serialized_end=1447
+  _globals['_STAGEFAILED']._serialized_start=1449
+  _globals['_STAGEFAILED']._serialized_end=1507
+  _globals['_STEPCHANGED']._serialized_start=1509
+  _globals['_STEPCHANGED']._serialized_end=1551
+  _globals['_BUDGETEXHAUSTED']._serialized_start=1553
+  _globals['_BUDGETEXHAUSTED']._serialized_end=1606
+  _globals['_PHASESTARTED']._serialized_start=1608
+  _globals['_PHASESTARTED']._serialized_end=1637
+  _globals['_LOGLINE']._serialized_start=1639
+  _globals['_LOGLINE']._serialized_end=1665
+  _globals['_WAITINGCHANGED']._serialized_start=1667
+  _globals['_WAITINGCHANGED']._serialized_end=1703
+  _globals['_RUNENDED']._serialized_start=1705
+  _globals['_RUNENDED']._serialized_end=1831
+  _globals['_SCRIPT']._serialized_start=1834
+  _globals['_SCRIPT']._serialized_end=2060
+  _globals['_SCRIPTMETA']._serialized_start=2062
+  _globals['_SCRIPTMETA']._serialized_end=2171
+  _globals['_SCRIPTPHASE']._serialized_start=2173
+  _globals['_SCRIPTPHASE']._serialized_end=2217
+  _globals['_SCRIPTRESULT']._serialized_start=2220
+  _globals['_SCRIPTRESULT']._serialized_end=2402
+  _globals['_AGENTFAILURE']._serialized_start=2404
+  _globals['_AGENTFAILURE']._serialized_end=2518
+  _globals['_WORKFLOWCHECKPOINT']._serialized_start=2521
+  _globals['_WORKFLOWCHECKPOINT']._serialized_end=2675
+  _globals['_STEPRECORD']._serialized_start=2677
+  _globals['_STEPRECORD']._serialized_end=2781
 # @@protoc_insertion_point(module_scope)

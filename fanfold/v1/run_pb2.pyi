@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from fanfold.v1 import step_pb2 as _step_pb2
+from fanfold.v1 import trace_pb2 as _trace_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -393,6 +394,7 @@ class RunStarted(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     TOTAL_STEPS_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run's id."""
     total_steps: _builtins.int
@@ -401,16 +403,23 @@ class RunStarted(_message.Message):
     def script(self) -> Global___ScriptMeta:
         """What a script says of itself; unset for other kinds."""
 
+    @_builtins.property
+    def trace(self) -> _trace_pb2.TraceContext:
+        """What the run's steps are part of in a distributed trace; also where a coordinator that takes the run over goes on.
+        Unset when neither its caller nor its coordinator traces it.
+        """
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
         total_steps: _builtins.int = ...,
         script: Global___ScriptMeta | None = ...,
+        trace: _trace_pb2.TraceContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["script", b"script"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["script", b"script", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "script", b"script", "total_steps", b"total_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id", "script", b"script", "total_steps", b"total_steps", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.step import spec_from_proto, spec_to_proto, usage_from_proto, usage_to_proto
 from fanfold.wire.time import seconds_from_proto, set_duration
+from fanfold.wire.trace import trace_from_proto, trace_into
 
 _REASON_TO_PROTO = {reason: pb.RejectionReason.Value(f"REJECTION_REASON_{reason.name}") for reason in RejectionReason}
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
@@ -22,6 +23,8 @@ def start_into(start: ExecutionStart, message: pb.StartExecution, large: LargeTe
     message.run_id = start.run_id
     message.epoch = start.epoch
     message.progress = start.progress
+    if start.trace is not None:
+        trace_into(start.trace, message.trace)
     spec_to_proto(start.spec, message.step, large)
 
 
@@ -33,6 +36,7 @@ def start_from_proto(message: pb.StartExecution) -> ExecutionStart:
         epoch=message.epoch,
         spec=spec_from_proto(message.step),
         progress=message.progress,
+        trace=trace_from_proto(message.trace) if message.HasField("trace") else None,
     )
 
 

@@ -31,6 +31,7 @@ from fanfold.wire.script import meta_from_proto, meta_to_proto, result_from_prot
 from fanfold.wire.splice import holes_for, sized, varint
 from fanfold.wire.step import event_from_proto, event_to_proto
 from fanfold.wire.time import set_timestamp, time_from_proto, time_to_bytes
+from fanfold.wire.trace import trace_from_proto, trace_into
 
 _KIND_TO_PROTO = {kind: pb.RunKind.Value(f"RUN_KIND_{kind.name}") for kind in RunKind}
 _KIND_FROM_PROTO = {number: kind for kind, number in _KIND_TO_PROTO.items()}
@@ -211,6 +212,8 @@ def _started_into(event: RunStarted, message: pb.RunStarted) -> None:
     message.total_steps = event.total_steps
     if event.script is not None:
         meta_to_proto(event.script, message.script)
+    if event.trace is not None:
+        trace_into(event.trace, message.trace)
 
 
 def _ended_into(event: RunEnded, message: pb.RunEnded) -> None:
@@ -254,6 +257,7 @@ def _own_event_from_proto(message: pb.RunEvent, number: int, time: datetime) -> 
                 run_id=started.run_id,
                 total_steps=started.total_steps,
                 script=meta_from_proto(started.script) if started.HasField("script") else None,
+                trace=trace_from_proto(started.trace) if started.HasField("trace") else None,
             )
         case "stage_failed":
             failed = message.stage_failed
