@@ -22,6 +22,7 @@ from fanfold.background import background
 from fanfold.clients.announcer import keep_announcing
 from fanfold.errors import Unavailable
 from fanfold.model.node import Node
+from fanfold.otel.opening import open_tracer
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.serving import Serving, serving
 from fanfold.schema import SchemaValidator
@@ -47,6 +48,8 @@ async def running(
     offer = Offer(config.agents)
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
+        traces = open_tracer(config.traces, service="executor-node", instance=config.name, version=fanfold.__version__)
+        tracer = await stack.enter_async_context(traces)
         supervision.silence_limit = config.silence_limit
         await stack.enter_async_context(supervision)
         validator = await stack.enter_async_context(SchemaValidator())
@@ -71,6 +74,7 @@ async def running(
                     clean_up_seconds=config.agents.clean_up_seconds,
                     shared_workers=config.shared_workers,
                 ),
+                tracer=tracer,
             )
         )
         executions.prestart()

@@ -18,6 +18,7 @@ from executor_node.keeping import Keeping
 from fanfold.errors import Aborted, InvalidArgument
 from fanfold.feed import Feed
 from fanfold.model.step import AgentStepSpec, StepEnded, StepEvent, StepProgressed, StepStarted
+from fanfold.model.trace import TraceContext
 
 _CHARACTERS_OF_AN_OUTCOME = 4096
 """What an outcome without output counts for, so that there is a bound to their number."""
@@ -34,7 +35,7 @@ class DirectCalls:
 
     @asynccontextmanager
     async def call(
-        self, spec: AgentStepSpec, request_id: str = "", *, progress: bool = False
+        self, spec: AgentStepSpec, request_id: str = "", *, progress: bool = False, trace: TraceContext | None = None
     ) -> AsyncIterator[Feed[StepEvent]]:
         """The events of a step for one caller, while the block lasts.
 
@@ -48,7 +49,7 @@ class DirectCalls:
         step = self._known(request_id, spec)
         if step is None:
             await self._executions.check(spec)
-            step = self._known(request_id, spec) or self._start(request_id, spec)
+            step = self._known(request_id, spec) or self._start(request_id, spec, trace)
         feed = step.attach(progress=progress)
         try:
             yield feed
@@ -66,14 +67,14 @@ class DirectCalls:
             raise InvalidArgument.of_field("request_id", "was given with another step before")
         return step
 
-    def _start(self, request_id: str, spec: AgentStepSpec) -> DirectStep:
+    def _start(self, request_id: str, spec: AgentStepSpec, trace: TraceContext | None) -> DirectStep:
         execution_id = f"direct/{request_id or uuid.uuid4().hex}/1"
         step = DirectStep(request_id, _digest(spec), lambda reason: self._executions.cancel(execution_id, reason))
         if request_id:
             self._running[request_id] = step
             step.on_end = self._keep
         try:
-            self._executions.start(execution_id, spec, step.listen)
+            self._executions.start(execution_id, spec, step.listen, trace)
         except BaseException:
             self._running.pop(request_id, None)
             raise

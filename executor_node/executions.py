@@ -22,12 +22,15 @@ from executor_node.places import Places
 from executor_node.running import Act, Home, RunningStep
 from executor_node.schemas import Schemas
 from executor_node.supervisor.client import Supervision
+from executor_node.tracing import UNTRACED, StepTrace, TracedStep
 from executor_node.workers.messages import Result
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure
+from fanfold.model.trace import TraceContext
 from fanfold.parts import byte_size
 from fanfold.schema import SchemaValidator
+from fanfold.tracing import NO_TRACER, Tracer
 
 _DRAINING_RETRY_SECONDS = 1.0
 
@@ -56,6 +59,7 @@ class Executions:
         places: the folders that steps see, and those for what they need.
         environment: where commands' variables come from; each sees those that its agent file names.
         limits: how many steps the node takes, and what each of them may.
+        tracer: traces what runs.
     """
 
     def __init__(
@@ -68,9 +72,11 @@ class Executions:
         places: Places,
         environment: Mapping[str, str],
         limits: Limits,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self.counts = Counts()
         self._node_name = node_name
+        self._tracer = tracer
         self._agents = agents
         self._supervision = supervision
         self._admission = Admission(limits.max_concurrent_steps)
@@ -125,7 +131,9 @@ class Executions:
         """Start the workers that steps share now, so that the first step need not wait for one."""
         self._python.prestart(self._agents.values())
 
-    def start(self, execution_id: str, spec: AgentStepSpec, listener: Listener) -> None:
+    def start(
+        self, execution_id: str, spec: AgentStepSpec, listener: Listener, trace: TraceContext | None = None
+    ) -> None:
         """Take on a step. Its agent runs once its schema, if it has one, is known to be usable (C20).
 
         `listener` gets one `StepStarted`, progress, and one `StepEnded` when no process of the step remains (C11, F1).
@@ -150,12 +158,26 @@ class Executions:
             listener=listener,
             on_end=self._end,
         )
+        step.trace = self._trace_of(step, trace)
         self._steps[execution_id] = step
         step.begin()
         if spec.output_schema is None:
             self._carry_out(step)
         else:
             self._schemas.carry_out_if_usable(step, self._carry_out)
+
+    def _trace_of(self, step: RunningStep, parent: TraceContext | None) -> StepTrace:
+        if not self._tracer.is_on:
+            return UNTRACED if parent is None else StepTrace(parent)
+        return TracedStep.begin(
+            self._tracer,
+            parent,
+            step.agent,
+            step.spec,
+            step.execution_id,
+            session_id=step.session_id,
+            node=self._node_name,
+        )
 
     def reserve(self, execution_id: str, agent: str) -> None:
         """Keep a place for a step whose texts are still to come, until `start` or `release`. Raises as `start`."""
@@ -261,6 +283,8 @@ class Executions:
             self._admission.give_back(self._loop.time() - step.began_at)
         del self._steps[step.execution_id]
         self._ended.set()
+        if self.hands_back:
+            step.trace.hand_back()
         step.tell_outcome(structured)
         self.counts.note_ended(step.agent.name, step.failure, step.usage, self._loop.time() - step.began_at)
 

@@ -139,7 +139,9 @@ class Holder:
         held = Held(self, start)
         held.progress_credit = None if self._link is None else self._link.progress_window
         self._running[start.execution_id] = held
-        rejection = self._refusal(start, lambda: self._executions.start(start.execution_id, start.spec, held.tell))
+        rejection = self._refusal(
+            start, lambda: self._executions.start(start.execution_id, start.spec, held.tell, start.trace)
+        )
         if rejection is not None:
             self._running.pop(start.execution_id, None)
             self._end(held, rejection)

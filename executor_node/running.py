@@ -12,6 +12,7 @@ from executor_node.agents import AgentDefinition
 from executor_node.clock import TurnClock
 from executor_node.progress import ProgressTeller
 from executor_node.secrets import NO_SECRETS
+from executor_node.tracing import UNTRACED, StepTrace
 from executor_node.workers.messages import Progress, Result
 from fanfold.model.step import (
     NO_USAGE,
@@ -74,6 +75,7 @@ class RunningStep:
         "spec",
         "started_at",
         "stopped_by",
+        "trace",
     )
 
     def __init__(
@@ -100,6 +102,7 @@ class RunningStep:
         """Why it is being stopped, if it is."""
         self.secrets = NO_SECRETS
         """What its agent was given in confidence, which no failure tells."""
+        self.trace: StepTrace = UNTRACED
         self.started_at = home.clock.now()
         self._listener = listener
         self._on_end = on_end
@@ -163,10 +166,11 @@ class RunningStep:
         """Its worker was lost, and it runs from its beginning in another: what it has spent is spent all the same."""
         self._usage_before, self._usage_told = self._usage_before + self._usage_told, NO_USAGE
 
-    def progressed(self, progress: Progress) -> None:
-        """The agent told progress."""
+    def progressed(self, progress: Progress, seconds: float | None = None) -> None:
+        """The agent told progress; `seconds` is how long that took, if it has told so."""
         if self._is_settled:
             return
+        self.trace.progressed(progress, seconds)
         self._progressed_at = self._loop.time()
         if self._progress is None:
             self._progress = ProgressTeller(self.tell)
@@ -242,6 +246,7 @@ class RunningStep:
             ended_at=now,
             agent_session_id=result.session_id,
         )
+        self.trace.end(outcome)
         self._listener(StepEnded(task_id=self.spec.task_id, time=now, outcome=outcome))
 
     def _stop_if_spent(self, tokens: int) -> None:

@@ -19,6 +19,7 @@ from fanfold.model.node import Node
 from fanfold.model.validation import parse_request_id, parse_spec
 from fanfold.rpc.call import current_principal
 from fanfold.rpc.server import Service
+from fanfold.rpc.traced import current_trace
 from fanfold.v1 import executor_node_pb2 as pb
 from fanfold.v1.executor_node_pb2_grpc import ExecutorNodeServicer as GeneratedServicer
 from fanfold.v1.executor_node_pb2_grpc import add_ExecutorNodeServicer_to_server
@@ -93,9 +94,9 @@ class ExecutorNodeServicer(GeneratedServicer):
     ) -> AsyncIterator[pb.ExecutorNodeExecuteStepResponse]:
         """Run one step, or go on telling of one that an earlier call with the request id has begun."""
         spec = parse_spec(spec_from_proto(request.step), path="step")
-        async with self._direct.call(
-            spec, _own(parse_request_id(request.request_id)), progress=request.progress
-        ) as feed:
+        request_id = _own(parse_request_id(request.request_id))
+        call = self._direct.call(spec, request_id, progress=request.progress, trace=current_trace())
+        async with call as feed:
             while events := await feed.read():
                 for response in step_batches(
                     events, pb.ExecutorNodeExecuteStepResponse, takes_parts=request.takes_parts

@@ -5,6 +5,8 @@ GenAI's names are those of OpenTelemetry's semantic conventions; what these do n
 
 from __future__ import annotations
 
+import json
+
 from fanfold.model.step import NO_USAGE, FailureCode, StepFailure, StepOutcome, Usage
 from fanfold.tracing import Attributes, Span
 
@@ -25,6 +27,7 @@ EXECUTION_ID = "fanfold.execution.id"
 AGENT_KIND = "fanfold.agent.kind"
 FAILURE_CODE = "fanfold.failure.code"
 REJECTION = "fanfold.rejection"
+REPAIR = "fanfold.repair"
 MOVED = "fanfold.moved"
 
 OPERATION = "gen_ai.operation.name"
@@ -41,6 +44,15 @@ PROMPT = "gen_ai.input.messages"
 OUTPUT = "gen_ai.output.messages"
 
 
+MOST_CONTENT = 16_384
+"""Characters of one text that spans have, if they have any."""
+
+
+def said(role: str, text: str) -> str:
+    """What somebody has said, as GenAI's conventions write messages; only the beginning of a long text."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text[:MOST_CONTENT]}]}], ensure_ascii=False)
+
+
 def error_of(failure: StepFailure | None) -> str:
     """What kind of error a step ended with; empty if it has none. That somebody had it cancelled is none."""
     return "" if failure is None or failure.code is FailureCode.CANCELLED else failure.code
@@ -52,7 +64,7 @@ def end_as(span: Span, outcome: StepOutcome) -> None:
     span.set(usage_of(outcome.usage))
     if failure is not None:
         span.set({FAILURE_CODE: failure.code})
-    span.end(error_of(failure), failure.message if failure else "")
+    span.end(error_of(failure), failure.message[:MOST_CONTENT] if failure else "")
 
 
 def usage_of(usage: Usage) -> Attributes:

@@ -14,7 +14,14 @@ from executor_node.running import Act, RunningStep
 from executor_node.secrets import Secrets
 from executor_node.supervisor.client import Supervision
 from executor_node.workers.frames import Message
-from executor_node.workers.messages import Result, Setup, progress_from_message, result_from_message, run_to_message
+from executor_node.workers.messages import (
+    Result,
+    Setup,
+    progress_from_message,
+    result_from_message,
+    run_to_message,
+    seconds_from_message,
+)
 from executor_node.workers.pool import MAX_FLOOD, SharedWorkers
 from executor_node.workers.process import WorkerProcess
 from fanfold.model.node import AgentKind, Isolation
@@ -72,6 +79,7 @@ class PythonAgents:
         if step.agent.isolation is Isolation.SHARED:
             return self._workers_of(step.agent).carry_out(step)
         named = {name: self._environment[name] for name in step.agent.env if name in self._environment}
+        named |= step.trace.variables()
         setup = replace(self._setup, environment=named) if named else self._setup
         step.secrets = Secrets.of(named)
         return PythonStep(step, self._supervision, setup, self._limits.stop_grace, self._max_text_bytes)
@@ -102,7 +110,7 @@ class PythonStep:
                 self._step.settle(result_from_message(message))
                 asyncio.get_running_loop().call_later(self._grace, self._worker.kill)
             else:
-                self._step.progressed(progress_from_message(message))
+                self._step.progressed(progress_from_message(message), seconds_from_message(message))
         if len(messages) > MAX_FLOOD:
             self._worker.pause()
 

@@ -84,9 +84,10 @@ class Context:
         """What was observed."""
         return self._anchors.collected if self._anchors else ()
 
-    def tool_finished(self, name: str, *, success: bool = True, detail: str = "") -> None:
-        """Tell that a tool call finished."""
-        self._tell(tool_to_message(self._number, str(name), bool(success), str(detail)))
+    def tool_finished(self, name: str, *, success: bool = True, detail: str = "", seconds: float | None = None) -> None:
+        """Tell that a tool call finished, and how long it took."""
+        took = None if seconds is None else float(seconds)
+        self._tell(tool_to_message(self._number, str(name), bool(success), str(detail), took))
 
     def turn_finished(self, turn: int, usage: Usage = NO_USAGE) -> None:
         """Tell that a model round finished.

@@ -45,6 +45,7 @@ _MAX_NAME = 128
 _PROMPT_AT = 8
 """Where the prompt is in the message `run`."""
 _MAX_COUNT = 2**32 - 1
+_MAX_SECONDS = 7 * 86_400
 RETRYABLE_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED})
 """Those of the causes that agents tell where another attempt may help."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -259,11 +260,17 @@ def progress_from_message(message: Message) -> Progress:
     match message:
         case ["text", _, text]:
             return TextWritten(text=text_of(text))
-        case ["tool", _, name, success, detail]:
+        case ["tool", _, name, success, detail, *_]:
             return ToolFinished(name=line_of(name)[:_MAX_NAME], success=bool(success), detail=line_of(detail))
         case ["turn", _, turn, usage]:
             return TurnFinished(turn=_count(turn, _MAX_COUNT), usage=_usage_from_list(usage))
     raise ValueError(f"an unknown message: {message[0]!r:.64}")
+
+
+def seconds_from_message(message: Message) -> float | None:
+    """How long what one of these messages says has taken, if it says so and that makes sense."""
+    seconds = message[5] if message[0] == "tool" and len(message) > 5 else None
+    return seconds if isinstance(seconds, float) and 0 <= seconds <= _MAX_SECONDS else None
 
 
 def text_to_message(number: int, text: str) -> Message:
@@ -271,9 +278,9 @@ def text_to_message(number: int, text: str) -> Message:
     return ["text", number, text[-MAX_TEXT:]]
 
 
-def tool_to_message(number: int, name: str, success: bool, detail: str) -> Message:
+def tool_to_message(number: int, name: str, success: bool, detail: str, seconds: float | None = None) -> Message:
     """The message `tool`; as `text`."""
-    return ["tool", number, name[:_MAX_NAME], success, detail[:MAX_LINE]]
+    return ["tool", number, name[:_MAX_NAME], success, detail[:MAX_LINE], seconds]
 
 
 def turn_to_message(number: int, turn: int, usage: Usage) -> Message:

@@ -23,6 +23,7 @@ from executor_node.workers.messages import (
     progress_from_message,
     result_from_message,
     run_to_message,
+    seconds_from_message,
 )
 from executor_node.workers.process import WorkerProcess
 from fanfold.model.step import FailureCode
@@ -218,7 +219,7 @@ class SharedWorker:
                 shared.asked(*ask_from_message(message))
             else:
                 flood += 1
-                shared.step.progressed(progress_from_message(message))
+                shared.step.progressed(progress_from_message(message), seconds_from_message(message))
         if flood > MAX_FLOOD:
             self.process.pause()
 

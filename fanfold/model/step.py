@@ -128,6 +128,14 @@ class Usage(_Fields):
         """What counts against budgets and caps: all of them (C13)."""
         return self.input_tokens + self.output_tokens
 
+    def since(self, before: Usage) -> Usage:
+        """What was spent since so much was."""
+        return Usage(
+            input_tokens=max(0, self.input_tokens - before.input_tokens),
+            output_tokens=max(0, self.output_tokens - before.output_tokens),
+            requests=max(0, self.requests - before.requests),
+        )
+
     def __add__(self, other: Usage) -> Usage:
         """What both cost together, up to the largest number that can be told."""
         if other is NO_USAGE:

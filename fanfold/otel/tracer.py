@@ -13,9 +13,6 @@ from opentelemetry.util.types import AttributeValue
 from fanfold.model.trace import TraceContext
 from fanfold.tracing import NO_ATTRIBUTES, Attributes, Span, SpanKind
 
-MOST_CONTENT = 16_384
-"""Characters of one content."""
-
 _KINDS = {kind: trace.SpanKind[kind.name] for kind in SpanKind}
 _NOTHING = Context()
 _W3C = TraceContextTextMapPropagator()
@@ -76,7 +73,7 @@ class OtelSpan:
     def set_content(self, name: str, text: str) -> None:
         """Say what somebody has written, if that is wanted."""
         if self._tells_content:
-            self.span.set_attribute(name, text[:MOST_CONTENT])
+            self.span.set_attribute(name, text)
 
     def note(self, what: str, attributes: Attributes = NO_ATTRIBUTES) -> None:
         """Say that something happened."""
@@ -85,7 +82,7 @@ class OtelSpan:
     def end(self, error: str = "", message: str = "", *, at: datetime | None = None) -> None:
         """It is over. What went well has no status, as OpenTelemetry has it for libraries."""
         if error:
-            told = message[:MOST_CONTENT] if self._tells_content else None
+            told = message if self._tells_content else None
             self.span.set_attribute("error.type", error)
             self.span.set_status(trace.StatusCode.ERROR, told)
         self.span.end(_nanoseconds(at))

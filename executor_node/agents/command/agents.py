@@ -76,7 +76,7 @@ class CommandAgents:
 
     def carry_out(self, step: RunningStep) -> CommandStep:
         """Run the agent's program for a step."""
-        environment = environment_of(step.agent, self._environment)
+        environment = environment_of(step.agent, self._environment) | step.trace.variables()
         command = CommandStep(step, self._supervision, self._folders, environment, grace=self._limits.stop_grace)
         command.begin(self._running.create_task, self._gate_before(step.agent))
         return command

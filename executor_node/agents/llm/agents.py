@@ -27,9 +27,11 @@ from executor_node.agents.llm.assignment import assign
 from executor_node.agents.llm.gates import Gate, Gates
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
+from executor_node.tracing import LIMITED
 from executor_node.workers.messages import Result, Setup
 from executor_node.workers.pool import SharedStep, SharedWorkers
 from fanfold.model.node import AgentKind, HeldBack, Isolation
+from fanfold.model.step import FailureCode
 from fanfold.schema.structured import Validator, structured_text
 
 log = structlog.get_logger(__name__)
@@ -140,8 +142,10 @@ class _Answers:
             case "answered":
                 self._gate.answered(self)
             case "limited":
+                self._step.trace.call_failed(LIMITED)
                 self._gate.limited(_seconds(text))
             case "exhausted":
+                self._step.trace.call_failed(FailureCode.QUOTA_EXHAUSTED)
                 self._gate.exhausted(text)
             case _:
                 raise ValueError(f"an unknown question: {what!r:.64}")
@@ -156,6 +160,8 @@ class _Answers:
     async def _turn(self, tell: Callable[[str], None]) -> None:
         with self._step.held_back():
             failure = await self._gate.turn(self)
+        if failure is None:
+            self._step.trace.call_began()
         tell(json.dumps([failure.code, failure.message, failure.retryable]) if failure else "")
 
     async def _check(self, text: str, tell: Callable[[str], None]) -> None:

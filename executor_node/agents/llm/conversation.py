@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterable, Sequence
 from contextlib import AsyncExitStack
 
@@ -59,7 +60,8 @@ class _Conversation:
         self._context = context
         self._calls = Calls(assignment, context)
         self._assignment = assignment
-        self._told: dict[str, str] = {}
+        self._called: dict[str, tuple[str, float]] = {}
+        """Arguments of the tool calls under way, and since when they are, by their ids."""
         self._written = _Written(context.max_output_bytes)
         self.max_steps = min(spec.max_steps, assignment.max_steps or spec.max_steps)
         instructions = "\n\n".join(filter(None, [assignment.instructions, _schema_words(spec.output_schema)]))
@@ -128,12 +130,15 @@ class _Conversation:
                 ):
                     self._context.write_text(text)
                 case FunctionToolCallEvent(part=call):
-                    self._told[call.tool_call_id] = call.args_as_json_str()
+                    self._called[call.tool_call_id] = call.args_as_json_str(), time.monotonic()
                 case FunctionToolResultEvent(part=part):
                     success = isinstance(part, ToolReturnPart) and part.outcome == "success"
-                    detail = self._told.pop(part.tool_call_id, "")
+                    now = time.monotonic()
+                    detail, since = self._called.pop(part.tool_call_id, ("", now))
                     self._calls.expect(str(part.content))
-                    self._context.tool_finished(part.tool_name or "", success=success, detail=detail)
+                    self._context.tool_finished(
+                        part.tool_name or "", success=success, detail=detail, seconds=now - since
+                    )
 
 
 class _Written:

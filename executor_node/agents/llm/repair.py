@@ -51,6 +51,7 @@ class Repair:
         policy = step.spec.policy
         left = None if policy.max_tokens is None else policy.max_tokens - step.usage.tokens
         silence = policy.no_progress_timeout or step.agent.no_progress_timeout
+        mender = _mender(step.agent)
         self._mending = RunningStep(
             step.execution_id,
             replace(
@@ -59,13 +60,14 @@ class Repair:
                 max_steps=MAX_REPAIRS,
                 policy=StepPolicy(no_progress_timeout=silence, max_tokens=left),
             ),
-            _mender(step.agent),
+            mender,
             home=step.home,
             session_id=step.session_id,
             max_output_bytes=step.max_output_bytes,
             listener=self._hear,
             on_end=RunningStep.tell_outcome,
         )
+        self._mending.trace = step.trace.repair(mender)
         self._mending.begin()
         try:
             self._mending.act(models.carry_out)
