@@ -31,7 +31,9 @@ from fanfold.model.step import (
     StepProgressed,
     StepStarted,
 )
+from fanfold.model.trace import TraceContext
 from fanfold.schema import SchemaValidator
+from fanfold.tracing import NO_TRACER, Tracer
 from integration import node_agents
 
 HERE = Path(__file__).parent
@@ -87,7 +89,13 @@ class NodeUnderTest:
         self.lives: list[Life] = []
 
     def start(
-        self, agent: str, prompt: str = "-", *, policy: StepPolicy = DEFAULT_POLICY, schema: object = None
+        self,
+        agent: str,
+        prompt: str = "-",
+        *,
+        policy: StepPolicy = DEFAULT_POLICY,
+        schema: object = None,
+        trace: TraceContext | None = None,
     ) -> Life:
         life = Life()
         number = len(self.lives)
@@ -99,7 +107,7 @@ class NodeUnderTest:
             policy=policy,
             output_schema=schema,
         )
-        self.executions.start(f"execution-{number}", spec, life.listen)
+        self.executions.start(f"execution-{number}", spec, life.listen, trace)
         self.lives.append(life)
         return life
 
@@ -183,6 +191,7 @@ async def running_node(
     scratch: Path | None = None,
     kept_folders: int = 20,
     clean_up_seconds: float = 60.0,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[NodeUnderTest]:
     """A node that works in `workspace`, offers `agents` and all of `node_agents`, and leaves no process behind."""
     limits = Limits(
@@ -208,6 +217,7 @@ async def running_node(
             places=Places(workspace=workspace, agents=HERE, scratch=scratch),
             environment=environment,
             limits=limits,
+            tracer=tracer,
         ) as executions,
     ):
         node = NodeUnderTest(executions, supervision, validator)

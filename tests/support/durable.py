@@ -27,6 +27,7 @@ from fanfold.background import background
 from fanfold.model.run import RunEnded, RunEvent, RunStepEvent
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepStarted, Usage
 from fanfold.schema import SchemaValidator
+from fanfold.tracing import NO_TRACER, Tracer
 from fanfold.wire.run import event_from_bytes
 
 TIMES = Times(lease=3.0, renewal=0.3, claim=0.1, margin=0.5, outage=0.0)
@@ -128,7 +129,12 @@ class World:
         self._stack = stack
 
     async def coordinator(
-        self, name: str, runners: RunnerFactory | None = None, jobs: Jobs | None = None, times: Times = TIMES
+        self,
+        name: str,
+        runners: RunnerFactory | None = None,
+        jobs: Jobs | None = None,
+        times: Times = TIMES,
+        tracer: Tracer = NO_TRACER,
     ) -> Coordinator:
         journal = Cut(self.shared)
         holding = await self._stack.enter_async_context(Holding(journal, name, times, Retention(), jobs))
@@ -147,7 +153,7 @@ class World:
             return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
 
         checks = RequestChecks(self._validator, Limits())
-        runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs)
+        runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs, tracer=tracer)
         await self._stack.enter_async_context(background(holding.keep(runs.resume)))
         return Coordinator(runs, journal)
 
