@@ -1,0 +1,53 @@
+"""The way of spans to their receiver, which must cost nobody anything however that fares."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanfold.otel.opening import open_tracer
+from fanfold.otel.settings import TraceSettings
+from support.mesh import DEADLINE, until
+from support.otlp import otlp_receiver
+
+SERVICE = {"service": "coordinator", "instance": "c1", "version": "1"}
+
+
+async def test_while_a_receiver_refuses_the_oldest_spans_are_dropped_and_the_latest_wait_for_it() -> None:
+    async with otlp_receiver() as receiver:
+        receiver.status = 503
+        settings = TraceSettings(endpoint=receiver.endpoint, queue=10)
+        async with open_tracer(settings, **SERVICE) as tracer:
+            for number in range(1_000):
+                tracer.start(f"step {number}", None).end()
+            await until(lambda: bool(receiver.headers), "it was asked")
+            for number in range(1_000, 2_000):
+                tracer.start(f"step {number}", None).end()
+            receiver.status = 200
+            await receiver.until_named("step 1999")
+    assert len(receiver.spans) < 500
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
+async def test_a_receiver_that_never_answers_is_not_waited_for_at_the_end(endpoint: str) -> None:
+    async with otlp_receiver() as receiver:
+        receiver.mute = True
+        settings = TraceSettings(endpoint=endpoint or receiver.endpoint, timeout=300)
+        async with asyncio.timeout(DEADLINE):  # far less than the sending may take
+            async with open_tracer(settings, **SERVICE) as tracer:
+                tracer.start("step", None).end()
+                if not endpoint:
+                    await until(lambda: bool(receiver.headers), "it was asked")
+
+
+async def test_what_is_not_sampled_is_not_sent() -> None:
+    async with otlp_receiver() as receiver:
+        async with open_tracer(TraceSettings(endpoint=receiver.endpoint, sample_ratio=0), **SERVICE) as tracer:
+            root = tracer.start("root", None)
+            tracer.start("child", root).end()
+            root.end()
+            context = root.context
+        assert receiver.spans == []
+        assert context is not None
+        assert context.traceparent[-1] in "02", "whoever is called does not record either"
