@@ -61,9 +61,8 @@ async def test_a_killed_coordinators_run_goes_on_in_its_first_trace(tmp_path: Pa
     async with otlp_receiver() as receiver:
         header = tmp_path / "header"
         header.write_text("Bearer of-the-collector")
-        traces: dict[str, Any] = {
-            "traces": {"endpoint": receiver.endpoint, "header_files": {"authorization": str(header)}}
-        }
+        shown = {"authorization": str(header)}
+        traces: dict[str, Any] = {"traces": {"endpoint": receiver.endpoint, "header_files": shown}}
         async with (
             coordinators(tmp_path, nodes=0, leases=LEASES, placement=PATIENCE, **traces) as up,
             node(tmp_path, up, traces),
