@@ -221,7 +221,7 @@ class JournaledRun:
         )
 
     def _end_trace(self) -> None:
-        state = self._ended_as
+        state = self.ended_as
         reason = "" if state is None else self._reason_of(state)
         self.scope.trace.end(state, self._account.counts(), reason)
 

@@ -153,7 +153,8 @@ class World:
             return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
 
         checks = RequestChecks(self._validator, Limits())
-        runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs, tracer=tracer)
+        runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs)
+        runs.tracer = tracer
         await self._stack.enter_async_context(background(holding.keep(runs.resume)))
         return Coordinator(runs, journal)
 
