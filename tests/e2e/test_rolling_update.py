@@ -24,7 +24,7 @@ from support.postgres import Server
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-COORDINATORS, NODES = 2, 4
+REGISTRIES, COORDINATORS, NODES = 2, 2, 4
 STEPS = 6
 PROGRAMS = ("resumable", "detached", "asks", "produces")
 
@@ -132,7 +132,7 @@ async def until_as_before(up: Fleet) -> None:
 async def replace_all(up: Fleet, load: Load) -> None:
     """Replace one process after another, each when the load has gone on without the one before."""
     await until(load.has_gone_on(), "the load is there", 60)
-    for member in [*up.coordinators, *up.nodes]:
+    for member in up.members:
         goes_on = load.has_gone_on()
         await member.replace()
         await until_as_before(up)
@@ -146,9 +146,9 @@ async def test_a_mesh_whose_every_process_is_replaced_under_load_fails_no_step_a
 ) -> None:
     with postgres.database() as url:
         async with (
-            fleet(tmp_path, url, coordinators=COORDINATORS, nodes=NODES) as up,
-            Mesh(up.servers, registry=up.registries[0].address) as mesh,
-            GrpcJobProducer(up.registries[0].address) as producer,
+            fleet(tmp_path, url, registries=REGISTRIES, coordinators=COORDINATORS, nodes=NODES) as up,
+            Mesh(up.servers, registry=up.registry) as mesh,
+            GrpcJobProducer(up.registry) as producer,
         ):
             await until_as_before(up)
             load = Load(mesh, producer)

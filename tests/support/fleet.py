@@ -15,6 +15,7 @@ from fanfold.cli.child import Child
 from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY
 from support.coordinators import PATIENCE, SHORT_LEASES
 from support.mesh import AGENTS, ANY_PORT
+from support.proxy import proxied
 
 DRAIN_GRACE = 0.6
 STOPPED_WITHIN = 60.0
@@ -70,6 +71,8 @@ class Fleet:
     workspace: Path
     coordinators: list[Member] = field(default_factory=list)
     registries: list[Member] = field(default_factory=list)
+    registry: str = ""
+    """Where clients find the registries."""
     nodes: list[Member] = field(default_factory=list)
 
     @property
@@ -79,27 +82,30 @@ class Fleet:
 
     @property
     def members(self) -> list[Member]:
-        """All of it."""
+        """All of it, in the order in which it is replaced."""
         return [*self.registries, *self.coordinators, *self.nodes]
 
 
 @asynccontextmanager
-async def fleet(folder: Path, url: str, *, coordinators: int, nodes: int) -> AsyncIterator[Fleet]:
-    """A fleet that is up, with journal and jobs in a database of PostgreSQL."""
+async def fleet(folder: Path, url: str, *, registries: int, coordinators: int, nodes: int) -> AsyncIterator[Fleet]:
+    """A fleet that is up, with journal and jobs in a database of PostgreSQL, and one address for all registries."""
     up = Fleet(folder / "workspace")
     up.workspace.mkdir()
     try:
-        up.registries = [Member(JOB_REGISTRY, "registry", folder, {"store": {"url": url}})]
+        names = [f"registry-{number}" for number in range(1, registries + 1)]
+        up.registries = [Member(JOB_REGISTRY, name, folder, {"store": {"url": url}}) for name in names]
         await _start(up.registries)
-        journal = {**SHORT_LEASES, "url": url, "outage": 10.0}
-        settings = {"journal": journal, "registry": up.registries[0].address, "placement": PATIENCE}
-        names = [f"c{number}" for number in range(1, coordinators + 1)]
-        up.coordinators = [Member(COORDINATOR, name, folder, {**settings, "name": name}) for name in names]
-        await _start(up.coordinators)
-        names = [f"node-{number}" for number in range(1, nodes + 1)]
-        up.nodes = [Member(EXECUTOR_NODE, name, folder, {**_node(up), "name": name}) for name in names]
-        await _start(up.nodes)
-        yield up
+        async with proxied(*(member.address for member in up.registries)) as balancer:
+            up.registry = balancer.address
+            journal = {**SHORT_LEASES, "url": url, "outage": 10.0}
+            settings = {"journal": journal, "registry": up.registry, "placement": PATIENCE}
+            names = [f"c{number}" for number in range(1, coordinators + 1)]
+            up.coordinators = [Member(COORDINATOR, name, folder, {**settings, "name": name}) for name in names]
+            await _start(up.coordinators)
+            names = [f"node-{number}" for number in range(1, nodes + 1)]
+            up.nodes = [Member(EXECUTOR_NODE, name, folder, {**_node(up), "name": name}) for name in names]
+            await _start(up.nodes)
+            yield up
     finally:
         await asyncio.gather(*(member.kill() for member in up.members))
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 
 class Proxy:
-    """Passes bytes on to `target`, host:port or the path of a socket, as long as the test lets it.
+    """Passes bytes on to a target, host:port or the path of a socket, as long as the test lets it.
 
-    It listens at the path `at`, or without one on a free port of loopback.
+    With several targets each connection is to the next one that takes it. It listens at the path `at`, or without one on
+    a free port of loopback.
     """
 
-    def __init__(self, target: str, at: str = "") -> None:
-        self.retarget(target)
+    def __init__(self, *targets: str, at: str = "") -> None:
+        self.retarget(*targets)
         self._at = at
         self._open = asyncio.Event()
         self._open.set()
@@ -31,14 +33,22 @@ class Proxy:
             return self._at
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    def retarget(self, target: str) -> None:
+    def retarget(self, *targets: str) -> None:
         """Take new connections elsewhere: what is behind it was started again."""
-        self._target = target
+        self._targets = deque(targets)
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._target.startswith("/"):
-            return await asyncio.open_unix_connection(self._target)
-        host, _, port = self._target.rpartition(":")
+        for _ in range(len(self._targets) - 1):
+            with suppress(OSError):
+                return await self._next_connected()
+        return await self._next_connected()
+
+    async def _next_connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        target = self._targets[0]
+        self._targets.rotate(-1)
+        if target.startswith("/"):
+            return await asyncio.open_unix_connection(target)
+        host, _, port = target.rpartition(":")
         return await asyncio.open_connection(host, int(port))
 
     def hold_up(self) -> None:
@@ -126,9 +136,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxied(target: str, at: str = "") -> AsyncIterator[Proxy]:
-    """A proxy to `target` while the block lasts."""
-    proxy = Proxy(target, at)
+async def proxied(*targets: str, at: str = "") -> AsyncIterator[Proxy]:
+    """A proxy to these targets while the block lasts."""
+    proxy = Proxy(*targets, at=at)
     await proxy.start()
     try:
         yield proxy
