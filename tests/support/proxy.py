@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 class Proxy:
     """Passes bytes on to a target, host:port or the path of a socket, as long as the test lets it.
 
-    With several targets each connection is to the next one that takes it. It listens at the path `at`, or without one on
-    a free port of loopback.
+    With several targets each connection is to the next one that takes it. It listens at the path `at`, or without one
+    on a free port of loopback.
     """
 
     def __init__(self, *targets: str, at: str = "") -> None:
