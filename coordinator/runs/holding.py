@@ -33,7 +33,7 @@ from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.leases import Leases, Times
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
-from fanfold.errors import Aborted, FanfoldError, Unavailable
+from fanfold.errors import DRAINING, Aborted, FanfoldError, Unavailable
 from fanfold.model.run import Run, RunEnded, RunState
 from fanfold.wire.run import event_to_bytes
 
@@ -152,7 +152,7 @@ class Holding:
 
     async def hand_over(self) -> None:
         """Let every run go, so that others go on with them at once (C43). Nothing is begun here any more."""
-        self._leaving = Unavailable("the coordinator is about to stop", reason="DRAINING", retry_delay=0.5)
+        self._leaving = Unavailable("the coordinator is about to stop", reason=DRAINING, retry_delay=0.5)
         moved = Unavailable("the run moves to another coordinator", reason="RUN_MOVED", retry_delay=0.5)
         for run in self:
             run.move(moved)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import grpc.aio
 
 from fanfold.backoff import full_jitter
-from fanfold.errors import FailedPrecondition, FanfoldError, Unavailable, is_interruption
+from fanfold.errors import DRAINING, FailedPrecondition, FanfoldError, Unavailable, is_interruption
 from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, OutputPiece
 from fanfold.model.principal import Principal, Role
 from fanfold.rpc.auth.acting import Metadata, on_behalf_of
@@ -42,7 +42,6 @@ LONGEST_WAIT = 60.0
 
 LONGEST_PAUSE = 2.0
 
-DRAINING = "DRAINING"
 DRAINING_SECONDS = 5.0
 """Seconds in which a call that a stopping registry has refused is tried again."""
 

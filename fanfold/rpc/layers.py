@@ -13,7 +13,7 @@ from typing import NoReturn
 import grpc.aio
 import structlog
 
-from fanfold.errors import FanfoldError, InternalError, Unavailable
+from fanfold.errors import DRAINING, FanfoldError, InternalError, Unavailable
 from fanfold.rpc.call import Call
 from fanfold.rpc.metrics import RpcMetrics
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 def stopping() -> Unavailable:
     """What callers are told by a server that drains (C43)."""
-    return Unavailable("the server is stopping", reason="DRAINING", retry_delay=RETRY_ELSEWHERE_SECONDS)
+    return Unavailable("the server is stopping", reason=DRAINING, retry_delay=RETRY_ELSEWHERE_SECONDS)
 
 
 class Observed:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from fanfold.backoff import full_jitter
 from fanfold.clients.coordinator import CoordinatorClient
-from fanfold.errors import NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
+from fanfold.errors import DRAINING, NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
 from fanfold.rpc.addresses import parse_addresses
 from fanfold.rpc.credentials import Credentials, Tls
 from fanfold.settings import client_settings
@@ -24,6 +24,9 @@ MOST_PAUSE = 1.0
 
 A journaled run begins nothing while its caller is away, and does not wait for it for ever.
 """
+
+UPDATE_SECONDS = 10.0
+"""How long servers are asked again of which some are about to stop: longer than gRPC waits before it connects anew."""
 
 Answer = TypeVar("Answer")
 
@@ -69,20 +72,29 @@ class Servers:
     ) -> Answer:
         """The answer to a question, of the first one that is there to give it.
 
-        Where the question is not `repeatable`, one that may have heard it is the last that is asked.
+        Where the question is not `repeatable`, one that may have heard it is the last that is asked. When one says that
+        it is about to stop, the others may be about to start, as in an update, and are asked again for a while.
 
         Raises:
             Unavailable: none is there.
         """
-        for _ in self._clients[1:]:
+        patience, asked, is_update = Patience(self, UPDATE_SECONDS), 0, False
+        while True:
             client = self.current
             try:
                 return await question(client)
             except Unavailable as error:
-                self.leave(client)
+                asked += 1
+                is_update |= error.reason == DRAINING
                 if not repeatable and error.reason != NO_CONNECTION:
+                    self.leave(client)
                     raise
-        return await question(self.current)
+                if asked >= len(self) and not is_update:
+                    raise
+                if asked < len(self):
+                    self.leave(client)
+                else:
+                    await patience.leave(client, error)
 
 
 class Patience:

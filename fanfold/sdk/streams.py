@@ -8,12 +8,10 @@ from contextlib import suppress
 
 from fanfold.clients.coordinator import BEGINNING, Bookmark, CoordinatorClient
 from fanfold.clients.run_call import RunCall
-from fanfold.errors import NO_CONNECTION, FanfoldError, NotFound, Unavailable, is_interruption
+from fanfold.errors import DRAINING, NO_CONNECTION, FanfoldError, NotFound, Unavailable, is_interruption
 from fanfold.model.run import EventDetail, RunEvent, RunStarted
 from fanfold.rpc.status import NOT_GRPC
 from fanfold.sdk.servers import Patience, Servers
-
-DRAINING = "DRAINING"
 
 LASTING_SECONDS = 60.0
 """A call that told nothing for so long before it was lost was with a coordinator that had nothing to tell. Those that
@@ -53,6 +51,7 @@ class RunStream:
         self._bookmark = bookmark
         self._was_reached = False
         self._refusals = 0
+        self._is_update = False
         self._is_stopping = False
         self.trouble = ""
         """Why nothing comes at the moment, in words; empty when a coordinator is there."""
@@ -127,11 +126,12 @@ class RunStream:
         await self.close()
         if not self._was_reached:
             nothing_was_sent = error.reason in {NO_CONNECTION, NOT_GRPC}
+            self._is_update |= error.reason == DRAINING  # others may be there soon that are not at the moment
             if (nothing_was_sent or error.reason == DRAINING) and self._refusals < len(self._servers) - 1:
                 self._refusals += 1
                 self._servers.leave(self._client)
                 return
-            if nothing_was_sent:
+            if nothing_was_sent and not self._is_update:
                 raise error
             self._was_reached = True
         elif time.monotonic() - self._opened_at > LASTING_SECONDS and error.reason != NO_CONNECTION:
