@@ -10,6 +10,9 @@ from typing import Any, Protocol
 from executor_node.agents.command.report import Report
 from executor_node.workers.messages import Result
 
+MAX_VALUE_BYTES = 4 * 2**20
+"""A larger text is not read as JSON: the node's other steps would have to wait for seconds."""
+
 Take = Callable[[Any], None]
 """Takes one JSON value that was written."""
 
@@ -65,7 +68,7 @@ class OneValue:
     def result(self) -> Result:
         """What the value says."""
         try:
-            value = json.loads(self._written)
+            value = _value_of(self._written)
         except (ValueError, RecursionError):
             return self._report.outcome(self._written.decode(errors="replace"))
         self._take(value)
@@ -114,8 +117,15 @@ class Lines:
         if not line:
             return
         try:
-            value = json.loads(line)
+            value = _value_of(line)
         except (ValueError, RecursionError):
             self._take_other(line.decode(errors="replace") + "\n")
         else:
             self._take(value)
+
+
+def _value_of(data: bytes | bytearray) -> Any:
+    """The JSON value. Raises ValueError or RecursionError if it is none, or too much."""
+    if len(data) > MAX_VALUE_BYTES:
+        raise ValueError(f"more than {MAX_VALUE_BYTES:,} bytes")
+    return json.loads(data)
