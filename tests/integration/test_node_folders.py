@@ -157,6 +157,20 @@ async def test_a_step_ends_though_its_folder_cannot_be_removed_and_the_next_node
         await eventually(lambda: not list(scratch.iterdir()))
 
 
+@pytest.mark.contract("F15")
+async def test_folders_that_may_not_be_written_are_removed_too(workspace: Path, scratch: Path, tmp_path: Path) -> None:
+    """For root, who may remove everything, `rm` is one here that minds."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    minds = 'find "$3" -type d ! -perm -u+w | grep -q . && exit 1'
+    (programs / "rm").write_text(f'#!/bin/sh\n{minds}\nexec /bin/rm "$@"\n')
+    (programs / "rm").chmod(0o755)
+    environment = CLEAN_ENVIRONMENT | {"PATH": f"{programs}:{os.environ['PATH']}"}
+    async with running_node(workspace, agent(WorkspaceUse.COPY), scratch=scratch, environment=environment) as node:
+        assert (await node.run("own", "mkdir -p cache/module && chmod -R a-w cache")).success
+    assert list(scratch.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 async def test_a_repository_that_belongs_to_somebody_else_has_worktrees_too(workspace: Path, scratch: Path) -> None:
     for path in (workspace, *workspace.rglob("*")):

@@ -133,7 +133,10 @@ class Folders:
 
     async def _remove(self, outer: Path) -> None:
         """Remove a folder; what says whose it is goes last, so that what is left is found by the next node."""
-        await self._try("rm", "-rf", "--", str(outer / outer.name), str(outer))
+        remove = ("rm", "-rf", "--", str(outer / outer.name), str(outer))
+        if not await self._try(*remove):  # as where a step has left folders that may not be written
+            await self._try("chmod", "-R", "u+rwX", "--", str(outer))
+            await self._try(*remove)
 
     async def _do(self, *command: str) -> str:
         """Run a program, and return what it wrote."""
@@ -145,8 +148,8 @@ class Folders:
             raise AgentFailed(f"the step's folder cannot be made: {program.errors or result.failure.message}")
         return result.output
 
-    async def _try(self, *command: str) -> None:
-        """Run a program; the step that it cleans up after has ended as it has ended."""
+    async def _try(self, *command: str) -> bool:
+        """Run a program, and return whether it did it; the step that it cleans up after has ended as it has ended."""
         seconds = self._limits.clean_up_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -156,3 +159,6 @@ class Folders:
             log.warning("cannot clean up after a step", command=" ".join(command), error=error)
         except (AgentFailed, OSError) as error:
             log.warning("cannot clean up after a step", command=" ".join(command), error=str(error))
+        else:
+            return True
+        return False
