@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import sysconfig
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 import pytest_asyncio
 
 from fanfold.cli.embedded import EmbeddedMesh, Plan
+from support.mesh import coordinator_alone
 from support.programs import NODE, NODE_CLIENT, json_documents, printed
+from support.secured import Keyring
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clients.md"
@@ -34,12 +37,12 @@ def shown(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-async def carried_out(block: str, mesh: EmbeddedMesh) -> str:
-    """What a block of the shell prints against a mesh in place of the default addresses."""
-    for default, address in (("127.0.0.1:7400", mesh.server), ("127.0.0.1:7401", mesh.registry)):
+async def carried_out(block: str, addresses: Mapping[str, str], folder: Path = ROOT) -> str:
+    """What a block of the shell prints against other addresses than those that the page has."""
+    for default, address in addresses.items():
         block = block.replace(default, address)
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
-    return await printed("sh", "-ec", block, env={**os.environ, "PATH": path})
+    return await printed("sh", "-ec", block, env={**os.environ, "PATH": path}, folder=folder)
 
 
 def outcomes(messages: list[Any]) -> dict[str, str]:
@@ -54,7 +57,8 @@ def outcomes(messages: list[Any]) -> dict[str, str]:
 
 
 async def test_the_recipes_for_buf_give_what_the_page_says(mesh: EmbeddedMesh) -> None:
-    look, step, fan_out, started = [await carried_out(block, mesh) for block in shown("sh")]
+    addresses = {"127.0.0.1:7400": mesh.server, "127.0.0.1:7401": mesh.registry}
+    look, step, fan_out, script, started, told_of = [await carried_out(block, addresses) for block in shown("sh")]
 
     assert "fanfold.v1.Coordinator/StartRun" in look.splitlines()
     nodes, health = json_documents(look[look.index("{") :])
@@ -71,10 +75,28 @@ async def test_the_recipes_for_buf_give_what_the_page_says(mesh: EmbeddedMesh) -
     }
     assert told[-1]["events"][-1]["ended"]["run"]["state"] == "RUN_STATE_COMPLETED"
 
+    (ended,) = [event["ended"] for message in json_documents(script) for event in message["events"] if "ended" in event]
+    assert json.loads(ended["scriptResult"]["valueJson"]) == ["LICENSE", True]
+
     run, waited, *output = json_documents(started)
     assert run["run"]["jobId"] == waited["job"]["id"] == "parallel-1"
     assert waited["job"]["state"] == "JOB_STATE_COMPLETED"
+    runs, jobs, job = json_documents(told_of)
+    assert [each["workflowId"] for each in runs["runs"]] == ["sizes"]
+    assert [each["id"] for each in jobs["jobs"]] == ["parallel-1"]
+    assert job["job"] == waited["job"]
     assert b"docs" in b"".join(base64.b64decode(piece["data"]) for piece in output)
+
+
+async def test_a_mesh_that_knows_its_callers_is_called_as_the_page_says(tmp_path: Path) -> None:
+    (recipe,) = [block for block in shown("text") if "https://" in block]
+    keyring = Keyring(tmp_path)
+    keyring.token_file("alice")
+    async with coordinator_alone(**keyring.settings()) as running:
+        port = running.address.rpartition(":")[2]
+        assert json_documents(await carried_out(recipe, {"localhost:7400": f"localhost:{port}"}, tmp_path)) == [{}]
+        with pytest.raises(AssertionError, match="failed to find service"):  # reflection is refused
+            await carried_out(recipe.replace("Bearer ", "Bearer x"), {"localhost:7400": f"localhost:{port}"}, tmp_path)
 
 
 async def test_the_program_for_node_prints_what_each_step_came_to(mesh: EmbeddedMesh) -> None:

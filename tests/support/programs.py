@@ -16,10 +16,12 @@ NODE_CLIENT = Path(sys.prefix) / "node_client"
 """Where `make test` installs what the Node client needs."""
 
 
-async def printed(*command: str | Path, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+async def printed(
+    *command: str | Path, code: int = 0, env: Mapping[str, str] | None = None, folder: Path | None = None
+) -> str:
     """What a program prints; it must end with `code`, and what it says on standard error counts where that is not 0."""
     process = await asyncio.create_subprocess_exec(
-        *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command, cwd=folder, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), 60)

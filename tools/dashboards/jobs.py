@@ -19,6 +19,8 @@ from tools.dashboards.panels import (
 )
 
 REGISTRY = 'instance=~"$registry"'
+LIVE = f"sum by (instance) (fanfold_registry_jobs{{{REGISTRY}}})"
+"""Jobs as each registry tells them; those on one store tell the same ones."""
 
 
 def page() -> Dashboard:
@@ -34,11 +36,11 @@ def page() -> Dashboard:
 
 def _now() -> Panels:
     return (
-        figure("Jobs", "Jobs that are not settled.", f"sum(fanfold_registry_jobs{{{REGISTRY}}}) or vector(0)"),
+        figure("Jobs", "Jobs that are not settled.", f"max({LIVE}) or vector(0)"),
         figure(
             "Room taken",
             "Jobs against the most that may be there (`limits.live_jobs`). At 100% further ones are refused.",
-            f"(sum(fanfold_registry_jobs{{{REGISTRY}}}) or vector(0)) / sum(fanfold_registry_jobs_limit{{{REGISTRY}}})",
+            f"max({LIVE} / on (instance) fanfold_registry_jobs_limit{{{REGISTRY}}}) or vector(0)",
             unit=RATIO,
             warn=0.8,
             alarm=0.95,
@@ -77,7 +79,7 @@ def _jobs() -> Panels:
         graph(
             "Jobs by kind",
             "Jobs that are not settled.",
-            (f"sum by (kind) (fanfold_registry_jobs{{{REGISTRY}}})", "{{kind}}"),
+            (f"max by (kind) (sum by (instance, kind) (fanfold_registry_jobs{{{REGISTRY}}}))", "{{kind}}"),
             stacked=True,
             span=8,
         ),
