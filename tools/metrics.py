@@ -36,6 +36,8 @@ No label tells what callers make up: names that are not known beforehand are tol
 ones are `other`. Principals, runs, workflows and jobs are in no label; the log and `fanfold runs`, `fanfold jobs` have
 them.
 
+Dashboards, alerts and what to do about them are in [operations](operations.md#monitoring).
+
 This page is written by `python -m tools.metrics` from the metrics' declarations.
 """
 
