@@ -246,7 +246,7 @@ async def much_output(registry: Registry, seconds: float) -> Figures:
             nonlocal held
             while True:
                 await asyncio.sleep(1)
-                held = max(held, await registry.metric("fanfold_output_held_bytes"))
+                held = max(held, await registry.metric("fanfold_registry_output_held_bytes"))
 
         looking = asyncio.create_task(look())
         began = time.perf_counter()

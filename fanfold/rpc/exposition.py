@@ -6,12 +6,14 @@ Answered by the event loop itself, so that a service whose loop hangs does not p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from fanfold.errors import FailedPrecondition
 from fanfold.rpc.addresses import LOOPBACK, Address, bindable
@@ -73,20 +75,20 @@ class Exposition:
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._response(head))
+                writer.write(await self._response(head))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass  # whoever it was did not want an answer
         finally:
             writer.close()
 
-    def _response(self, head: bytes) -> bytes:
+    async def _response(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         status, kind, body = HTTPStatus.OK, _PLAIN, b"ok\n"
         match method, path:
             case b"GET" | b"HEAD", b"/metrics":
-                kind, body = CONTENT_TYPE_LATEST, generate_latest(self._registry)
+                kind, body = CONTENT_TYPE_LATEST, await self._metrics()
             case b"GET" | b"HEAD", b"/healthz":
                 pass
             case b"GET" | b"HEAD", b"/readyz":
@@ -103,3 +105,17 @@ class Exposition:
             "Connection: close",
         )
         return "\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else body)
+
+    async def _metrics(self) -> bytes:
+        """The metrics as they are now: looked at in the loop, in which they change, and put into words beside it."""
+        return await asyncio.to_thread(generate_latest, _Collected(self._registry.collect()))
+
+
+class _Collected(Collector):
+    """What was collected at one moment."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
