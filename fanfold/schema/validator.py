@@ -20,7 +20,7 @@ _MAX_REASON = 500
 
 
 class SchemaValidator:
-    """Checks JSON Schemas (2020-12) and values of unknown origin in bounded time (C20).
+    """Checks JSON Schemas (2020-12, or 07 where `$schema` says so) and values of unknown origin in bounded time (C20).
 
     An async context manager. It owns one worker process, which starts with the first use. Any number of tasks may
     call at the same time; requests of different `owner`s take turns, those of one owner come in order. A cancelled

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from fanfold.schema.dialect import Dialect, faults, registry_of
+from fanfold.schema.drafts import in_2020_12
 from fanfold.schema.frames import frame, read_frame
 from fanfold.schema.limits import SchemaLimits
 from fanfold.schema.survey import Refused, oversize, survey
@@ -78,7 +79,7 @@ class _Judge:
             return f"$: cannot be judged ({type(error).__name__})"
 
     def _compile(self, schema: bytes) -> Any:
-        document = json.loads(schema)
+        document = in_2020_12(json.loads(schema))
         survey(document, self._limits)
         return Dialect(document, registry=registry_of(document))
 
