@@ -156,8 +156,8 @@ class AgentStepSpec(_message.Message):
     parent_session_id: _builtins.str
     """The session this step descends from, for lineage (C21). Empty when it descends from none."""
     output_schema_json: _builtins.str
-    """JSON Schema as JSON text, 2020-12 unless `$schema` says that it is of draft 07; when set, the step ends with a validated `structured` value or with
-    OUTPUT_INVALID (C20). Remote references are refused.
+    """JSON Schema as JSON text, 2020-12 unless `$schema` says that it is of draft 07; when set, the step ends with a validated
+    `structured` value or with OUTPUT_INVALID (C20). Remote references are refused.
     """
     @_builtins.property
     def policy(self) -> Global___StepPolicy:
