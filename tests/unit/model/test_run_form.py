@@ -31,6 +31,7 @@ from fanfold.model.step import (
     StepStarted,
     ToolFinished,
 )
+from fanfold.model.trace import TraceContext
 
 pytestmark = pytest.mark.contract("C5", "C28")
 
@@ -84,6 +85,16 @@ def step_event(event: Any, *, recalled: bool = False) -> RunStepEvent:
         (
             RunStarted(sequence=5, time=NOW, run_id="run-1", total_steps=3),
             {**HEAD, "event": "run_started", "run_id": "run-1", "total_steps": 3},
+        ),
+        (
+            RunStarted(sequence=5, time=NOW, run_id="run-1", total_steps=3, trace=TraceContext("00-a-b-01")),
+            {
+                **HEAD,
+                "event": "run_started",
+                "run_id": "run-1",
+                "total_steps": 3,
+                "trace": {"traceparent": "00-a-b-01", "tracestate": ""},
+            },
         ),
         (
             step_event(StepStarted(task_id="a", time=NOW, session_id="s", node="n"), recalled=True),

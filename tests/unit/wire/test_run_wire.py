@@ -23,6 +23,7 @@ from fanfold.model.run import (
     WaitingChanged,
 )
 from fanfold.model.step import StepEnded, StepOutcome, StepProgressed, StepStarted, TextWritten
+from fanfold.model.trace import TraceContext
 from fanfold.v1 import run_pb2, step_pb2
 from fanfold.wire.encoded import relayed_event_from_proto
 from fanfold.wire.run import event_from_bytes, event_into, event_to_bytes
@@ -46,9 +47,11 @@ RUN = Run(
     coordinator="c-1",
     reason="no longer needed",
 )
+TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 OUTCOME = StepOutcome(task_id="a", agent="noop", output="done", success=True, attempts=1, ended_at=NOW)
 EVENTS: list[RunEvent] = [
     RunStarted(sequence=1, time=NOW, run_id="run-1", total_steps=5),
+    RunStarted(sequence=1, time=NOW, run_id="run-1", total_steps=5, trace=TraceContext(TRACEPARENT, "vendor=1")),
     RunStepEvent(
         sequence=2, time=NOW, index=3, stage=1, event=StepEnded(task_id="a", time=NOW, outcome=OUTCOME), recalled=True
     ),
@@ -128,3 +131,10 @@ def test_what_came_in_is_no_part_of_what_an_outcome_says() -> None:
     assert event.outcome == OUTCOME
     assert hash(event.outcome) == hash(OUTCOME)
     assert step_pb2.StepEvent.FromString(event.outcome.encoded_end).task_id == "a"
+
+
+def test_what_is_said_to_be_a_trace_and_is_none_is_passed_over() -> None:
+    event = RunStarted(sequence=1, time=NOW, run_id="run-1", total_steps=5)
+    message = run_pb2.RunEvent.FromString(event_to_bytes(event))
+    message.started.trace.traceparent = "nonsense"
+    assert event_from_bytes(message.SerializeToString()) == event
