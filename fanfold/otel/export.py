@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
+import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from fanfold.otel.settings import TraceSettings
 
 _SEND_EVERY_MS = 1_000
 _MOST_AT_ONCE = 512
+
+_log = structlog.get_logger(__name__)
 
 
 def new_provider(
@@ -36,12 +40,40 @@ def new_provider(
     )
     sampler = ParentBased(TraceIdRatioBased(settings.sample_ratio))
     provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+    # They say that a receiver is away once a second, and of each span that it is dropped.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.ERROR)
     provider.add_span_processor(
         BatchSpanProcessor(
-            exporter,
+            Telling(exporter, settings.endpoint),
             max_queue_size=settings.queue,
             schedule_delay_millis=_SEND_EVERY_MS,
             max_export_batch_size=min(_MOST_AT_ONCE, settings.queue),
         )
     )
     return provider
+
+
+class Telling(SpanExporter):
+    """Sends spans by another exporter, and tells once when that begins to fail and once when it succeeds again."""
+
+    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
+        self._exporter = exporter
+        self._endpoint = endpoint
+        self._lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send them."""
+        result = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            if not self._lost:
+                _log.warning("traces cannot be sent, and are lost meanwhile", endpoint=self._endpoint)
+            self._lost += len(spans)
+        elif self._lost:
+            _log.info("traces are sent again", endpoint=self._endpoint, lost_at_least=self._lost)
+            self._lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        """Send no more."""
+        self._exporter.shutdown()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
 from fanfold.otel.opening import open_tracer
 from fanfold.otel.settings import TraceSettings
 from support.mesh import DEADLINE, until
-from support.otlp import otlp_receiver
+from support.otlp import Receiver, otlp_receiver
 
 SERVICE = {"service": "coordinator", "instance": "c1", "version": "1"}
 
@@ -27,6 +29,29 @@ async def test_while_a_receiver_refuses_the_oldest_spans_are_dropped_and_the_lat
             receiver.status = 200
             await receiver.until_named("step 1999")
     assert len(receiver.spans) < 500
+
+
+def was_asked(receiver: Receiver, times: int) -> bool:
+    return len(receiver.headers) >= times
+
+
+async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_again() -> None:
+    with capture_logs() as told:
+        async with otlp_receiver() as receiver:
+            receiver.status = 400  # for good, so that no batch is sent twice
+            async with open_tracer(TraceSettings(endpoint=receiver.endpoint), **SERVICE) as tracer:
+                for number in (1, 2):
+                    tracer.start("lost", None).end()
+                    await until(partial(was_asked, receiver, number), "a batch was refused")
+                receiver.status = 200
+                tracer.start("sent", None).end()
+                await receiver.until_named("sent")
+    assert [line["event"] for line in told if line["log_level"] != "debug"] == [
+        "tracing",
+        "traces cannot be sent, and are lost meanwhile",
+        "traces are sent again",
+    ]
+    assert told[-1]["lost_at_least"] == 2
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
