@@ -68,6 +68,7 @@ class RunTrace:
         if workflow_id:
             self._run.set({WORKFLOW_ID: workflow_id})
         self.context = self._run.context
+        self.is_on = self._run.is_recorded  # nor is anything below it, if it is not
 
     def end(self, state: RunState | None, steps: StepCounts, reason: str = "") -> None:
         """The run has ended here; without a state, it goes on elsewhere."""

@@ -167,7 +167,7 @@ class Executions:
             self._schemas.carry_out_if_usable(step, self._carry_out)
 
     def _trace_of(self, step: RunningStep, parent: TraceContext | None) -> StepTrace:
-        if not self._tracer.is_on:
+        if not self._tracer.is_on or (parent is not None and not parent.is_sampled):
             return UNTRACED if parent is None else StepTrace(parent)
         return TracedStep.begin(
             self._tracer,

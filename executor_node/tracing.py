@@ -112,7 +112,7 @@ class TracedStep(StepTrace):
         about = {EXECUTION_ID: execution_id, TASK_ID: spec.task_id, SESSION_ID: session_id, NODE: node}
         span = _invoke_agent(tracer, parent, agent, SpanKind.SERVER)
         span.set(about)
-        span.set_content(PROMPT, said("user", spec.prompt))
+        span.set_content(PROMPT, lambda: said("user", spec.prompt))
         return cls(tracer, span, agent)
 
     def call_began(self) -> None:
@@ -152,7 +152,7 @@ class TracedStep(StepTrace):
         elif self._may_begin():
             began = datetime.now(UTC) - timedelta(seconds=seconds)
             span = self._tracer.start(f"execute_tool {tool.name}", self._span, about, at=began)
-            span.set_content(TOOL_ARGUMENTS, tool.detail)
+            span.set_content(TOOL_ARGUMENTS, lambda: tool.detail)
             span.end("" if tool.success else _TOOL_FAILED)
 
     def _may_begin(self) -> bool:
@@ -172,7 +172,7 @@ class TracedStep(StepTrace):
     def end(self, outcome: StepOutcome) -> None:
         """The step has ended."""
         self.call_failed(_UNKNOWN_ERROR)
-        self._span.set_content(OUTPUT, said("assistant", outcome.output))
+        self._span.set_content(OUTPUT, lambda: said("assistant", outcome.output))
         if self._is_handed_back and outcome.failure and outcome.failure.code is FailureCode.NODE_LOST:
             self._span.set({**usage_of(outcome.usage), REJECTION: RejectionReason.DRAINING.value})
             self._span.end()

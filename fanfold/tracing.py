@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
@@ -31,12 +31,17 @@ class Span(Protocol):
         """What spans in other processes are to be children of."""
         ...
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether anything comes of it, and of those below it."""
+        ...
+
     def set(self, attributes: Attributes) -> None:
         """Say more of it."""
         ...
 
-    def set_content(self, name: str, text: str) -> None:
-        """Say what callers, agents or models have written; left out unless traces are to have that."""
+    def set_content(self, name: str, text: Callable[[], str]) -> None:
+        """Say what callers, agents or models have written; not even asked for unless traces are to have that."""
         ...
 
     def note(self, what: str, attributes: Attributes = NO_ATTRIBUTES) -> None:
@@ -78,13 +83,15 @@ class NoSpan:
 
     __slots__ = ("context",)
 
+    is_recorded = False
+
     def __init__(self, context: TraceContext | None = None) -> None:
         self.context = context
 
     def set(self, attributes: Attributes) -> None:
         """Nothing."""
 
-    def set_content(self, name: str, text: str) -> None:
+    def set_content(self, name: str, text: Callable[[], str]) -> None:
         """Nothing."""
 
     def note(self, what: str, attributes: Attributes = NO_ATTRIBUTES) -> None:

@@ -26,6 +26,11 @@ class TraceContext:
         return self.traceparent.split("-")[1]
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether the parent is recorded, so that its children are."""
+        return int(self.traceparent[-2:], 16) & 1 == 1
+
+    @property
     def span_id(self) -> str:
         """Names the span: 16 hexadecimal digits."""
         return self.traceparent.split("-")[2]

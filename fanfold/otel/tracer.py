@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from opentelemetry import trace
@@ -66,14 +67,19 @@ class OtelSpan:
         _W3C.inject(carrier, trace.set_span_in_context(self.span, _NOTHING))
         return TraceContext(carrier["traceparent"], carrier.get("tracestate", ""))
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is sampled."""
+        return self.span.is_recording()
+
     def set(self, attributes: Attributes) -> None:
         """Say more of it."""
         self.span.set_attributes(dict[str, AttributeValue](attributes))
 
-    def set_content(self, name: str, text: str) -> None:
+    def set_content(self, name: str, text: Callable[[], str]) -> None:
         """Say what somebody has written, if that is wanted."""
         if self._tells_content:
-            self.span.set_attribute(name, text)
+            self.span.set_attribute(name, text())
 
     def note(self, what: str, attributes: Attributes = NO_ATTRIBUTES) -> None:
         """Say that something happened."""

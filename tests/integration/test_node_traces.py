@@ -13,6 +13,7 @@ from executor_node.agents.llm.definition import Tool
 from executor_node.tracing import LIMITED
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import FailureCode
+from fanfold.model.trace import TraceContext
 from integration import node_harness
 from integration.node_harness import CLEAN_ENVIRONMENT, running_node
 from support.providers import Provider, Reply, refusal, running_provider
@@ -37,6 +38,7 @@ THINKER = AgentDefinition(
     model="openai:a-model",
     tools=(Tool.GLOB, Tool.READ),
 )
+UNSAMPLED = TraceContext(CALLER.traceparent[:-1] + "0")
 AGENT = "invoke_agent thinker"
 CALL = "chat a-model"
 
@@ -139,3 +141,11 @@ async def test_a_cancelled_step_has_no_error_and_one_that_a_draining_node_stops_
     assert [error_of(first), error_of(second)] == [None, None]
     assert attribute(first, "fanfold.failure.code") == "CANCELLED"
     assert attribute(second, "fanfold.rejection") == "draining"
+
+
+async def test_what_its_coordinator_does_not_record_is_not_recorded_here(tmp_path: Path) -> None:
+    recorded = Recorded()
+    async with running_node(tmp_path, tracer=recorded.tracer) as node:
+        life = node.start("shell", "echo $TRACEPARENT", trace=UNSAMPLED)
+        assert (await life.outcome()).output.strip() == UNSAMPLED.traceparent
+    assert recorded.spans == []

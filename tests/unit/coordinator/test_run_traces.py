@@ -18,6 +18,7 @@ from coordinator.tracing import RunTrace
 from fanfold.errors import Aborted, Unavailable
 from fanfold.model.run import RunKind, RunStarted, RunState, StepCounts
 from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome, Usage
+from fanfold.model.trace import TraceContext
 from fanfold.ports import OnStepEvent, RejectionReason
 from fanfold.schema import SchemaValidator
 from fanfold.tracing import NO_TRACER
@@ -26,6 +27,7 @@ from support.durable import DEADLINE, World, events_of, opening, outputs, read_i
 from support.mesh import until
 from support.recorded import CALLER, Recorded, attribute, error_of, links_of, parent_of, span_id_of, trace_id_of
 
+UNSAMPLED = TraceContext(CALLER.traceparent[:-1] + "0")
 RUN = "invoke_workflow parallel"
 STEP = "step work"
 
@@ -201,6 +203,19 @@ async def test_records_and_events_of_untraced_runs_are_what_they_were(world: Wor
     traced = replace(started, trace=CALLER)
     assert event_from_bytes(event_to_bytes(started)) == started
     assert event_from_bytes(event_to_bytes(traced)) == traced
+
+
+async def test_a_run_that_its_caller_does_not_record_costs_no_step_anything_and_tells_nodes(world: World) -> None:
+    recorded = Recorded()
+    one = await world.coordinator("one", tracer=recorded.tracer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunTrace, "begin_step", None)
+        told = await events_of(one, opening("r1", trace=UNSAMPLED), specs("a"))
+    assert outputs(told) == {0: "did a"}
+    assert isinstance(told[0], RunStarted)
+    assert told[0].trace is not None
+    assert (told[0].trace.trace_id, told[0].trace.is_sampled) == (CALLER.trace_id, False)
+    assert recorded.spans == []
 
 
 async def test_of_a_run_that_is_not_traced_nothing_is_kept(world: World) -> None:

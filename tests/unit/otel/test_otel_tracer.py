@@ -72,7 +72,7 @@ def test_only_an_error_is_a_status() -> None:
 def test_what_somebody_has_written_is_told_only_if_that_is_wanted(content: bool) -> None:
     recorded = Recorded(content=content)
     span = recorded.tracer.start("step", None)
-    span.set_content("gen_ai.input.messages", "the prompt")
+    span.set_content("gen_ai.input.messages", lambda: "the prompt")
     span.end("AGENT_FAILED", "the words")
     (ended,) = recorded.spans
     assert attribute(ended, "gen_ai.input.messages") == ("the prompt" if content else None)
