@@ -105,6 +105,10 @@ class Server:
         """The address of a database, as it is reached by the socket in a folder."""
         return f"postgresql://{user}@/{database}?host={folder or self._folder}"
 
+    def command_environment(self) -> dict[str, str]:
+        """What PostgreSQL's own commands need to find it and themselves, the latter as BINARIES."""
+        return {"PGHOST": str(self._folder), "PGUSER": "postgres", "BINARIES": str(self._binaries)}
+
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """What a statement gives."""
         return execute(self.url(database), statement)
