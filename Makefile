@@ -12,7 +12,7 @@ INSTALLED_NODE := $(VENV)/node_client/.installed
 INSTALLED_PROMETHEUS := $(VENV)/prometheus/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clis chart lint format protos check-protos contract bench faults clean
+.PHONY: help run test test-clis chart images lint format protos check-protos contract bench faults clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,7 +31,10 @@ test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local serve
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis
 
 chart: $(INSTALLED_CHART) ## Check the Helm chart: lint it, render it, validate and start what it renders
-	$(BIN)/python -m pytest tests/helm --chart $(VENV)/chart
+	$(BIN)/python -m pytest tests/helm --ignore tests/helm/test_images.py --chart $(VENV)/chart
+
+images: $(INSTALLED_CHART) ## Do the steps of the Dockerfile here, and start what they install
+	$(BIN)/python -m pytest tests/helm/test_images.py --chart $(VENV)/chart
 
 lint: $(INSTALLED_DEV) check-protos ## Check style, types, import rules and protos
 	$(BIN)/ruff check .

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from executor_node.agents.files import load_agents
 from support.charts import CHART, Helm, named, of_kind, service_pods, settings_of
 
 ROOT = CHART.parent.parent
@@ -108,6 +112,18 @@ def test_the_cluster_asks_after_services_in_a_way_that_they_answer(helm: Helm) -
                 assert asked["port"] in (ports.values() if probe == "grpc" else ports)
 
 
+def test_the_agents_of_all_pools_are_agents(helm: Helm, tmp_path: Path) -> None:
+    for values, name, agent in (
+        ("pools", "fanfold-node-coding", "reviewer"),
+        ("everything", "agents-node-coding", "echo"),
+    ):
+        folder = tmp_path / values
+        folder.mkdir()
+        for file, text in named(helm.render(values), "ConfigMap", f"{name}-agents")["data"].items():
+            (folder / file).write_text(text)
+        assert list(load_agents(folder, builtin=False)) == [agent]
+
+
 def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
     spec = named(helm.render("pools"), "StatefulSet", "fanfold-node-coding")["spec"]["template"]["spec"]
     (clone,) = spec["initContainers"]
@@ -115,6 +131,29 @@ def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
     assert (variables["REPOSITORY"], variables["REVISION"]) == ("https://git.example.com/team/project.git", "v1.2.3")
     assert clone["image"] == spec["containers"][0]["image"] == "registry.example.com/fanfold-coding-agents:7"
     assert secret_names(spec) == {"git-credentials", "models"}
+
+
+def test_cloning_brings_the_wanted_revision_whatever_is_there(helm: Helm, tmp_path: Path) -> None:
+    origin, workspace = tmp_path / "origin", tmp_path / "workspace"
+    workspace.mkdir()
+    git(tmp_path, "init", "--quiet", str(origin))
+    for number in (1, 2):
+        (origin / "file").write_text(f"{number}\n")
+        git(origin, "add", "file")
+        git(origin, "-c", "user.name=x", "-c", "user.email=x@example.com", "commit", "--quiet", "--message", "a change")
+        git(origin, "tag", f"v{number}")
+    spec = named(helm.render("pools"), "StatefulSet", "fanfold-node-coding")["spec"]["template"]["spec"]
+    (clone,) = spec["initContainers"]
+    for revision, content in (("v1", "1\n"), ("v2", "2\n"), ("v2", "2\n"), ("v1", "1\n")):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "REPOSITORY": f"file://{origin}"}
+        command = [*clone["command"], *clone["args"]]
+        subprocess.run(command, cwd=workspace, env=environment | {"REVISION": revision}, check=True)
+        assert (workspace / "file").read_text() == content
+        (workspace / "file").write_text("what a step has left")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
 
 
 def test_no_secret_is_in_anything_that_is_rendered(helm: Helm) -> None:

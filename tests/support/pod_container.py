@@ -60,12 +60,12 @@ def _build(root: Path, wanted: dict[str, Any]) -> None:
     _mount("-t", "tmpfs", "tmpfs", str(root))
     for mount in wanted["mounts"]:
         _bind(mount["source"], root / mount["target"][1:], read_only=mount["read_only"])
-    for path in (*SHARED, *wanted["installation"]):  # which may be in a folder that is mounted
-        source = Path(path)
-        if source.is_symlink():
-            (root / path[1:]).symlink_to(os.readlink(source))
-        elif source.exists():
-            _bind(path, root / path[1:], read_only=True)
+    shared = {path: path for path in SHARED}
+    for target, source in (shared | wanted["installation"]).items():  # which may be in a folder that is mounted
+        if Path(source).is_symlink():
+            (root / target[1:]).symlink_to(os.readlink(source))
+        elif Path(source).exists():
+            _bind(source, root / target[1:], read_only=True)
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/hosts").write_text(wanted["hosts"])
     (root / "etc/nsswitch.conf").write_text("hosts: files\n")

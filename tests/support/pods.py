@@ -27,8 +27,7 @@ from support.issuers import TestIssuer
 from support.network import namespace
 
 SUPPORT = Path(__file__).parent
-INSTALLATION = (sys.prefix, sys.base_prefix, str(SUPPORT.parent.parent))
-"""What an image would bring: Python, and this project with what it needs."""
+PROJECT = str(SUPPORT.parent.parent)
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 API = "kubernetes.default.svc"
 DEADLINE = 100.0
@@ -46,6 +45,18 @@ def why_not() -> str:
     return made.stderr.strip() if made.returncode else ""
 
 
+@dataclass(frozen=True)
+class Image:
+    """What an image brings besides the system: folders of this machine, by where they are there; where programs are."""
+
+    folders: Mapping[str, str]
+    programs: str
+
+
+OURS = Image({path: path for path in (sys.prefix, sys.base_prefix, PROJECT)}, str(Path(sys.executable).parent))
+"""This very installation."""
+
+
 @dataclass
 class Cluster:
     """What a cluster has besides pods: somebody who signs tokens, Secrets, a network."""
@@ -55,6 +66,7 @@ class Cluster:
     enter: Sequence[str]
     stack: AsyncExitStack
     secrets: Mapping[str, Mapping[str, bytes]]
+    images: Mapping[str, Image]
     issuer: TestIssuer = field(default_factory=TestIssuer)
     containers: dict[str, Container] = field(default_factory=dict)
 
@@ -89,6 +101,7 @@ class Cluster:
         pod = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
         volumes = {volume["name"]: self._volume(pod / volume["name"], volume, spec) for volume in spec["volumes"]}
         user = spec["securityContext"]["runAsUser"]
+        image = self.images.get(container["image"], OURS)
         (pod / "root").mkdir(parents=True)
         wanted = {
             "hostname": f"{name}-0",
@@ -96,8 +109,8 @@ class Cluster:
             "folder": container.get("workingDir", "/"),
             "user": user,
             "command": arguments or [*container["command"], *container.get("args", [])],
-            "environment": self._variables(container, f"{name}-0"),
-            "installation": INSTALLATION,
+            "environment": self._variables(container, f"{name}-0", image),
+            "installation": dict(image.folders),
             "hosts": self._hosts(),
             "mounts": [_mount(mount, volumes, user) for mount in container["volumeMounts"]],
         }
@@ -151,9 +164,8 @@ class Cluster:
         names = [API, *(f"{name}.{NAMESPACE}.svc" for name in services)]
         return "127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {name}\n" for name in names)
 
-    def _variables(self, container: Manifest, name: str) -> dict[str, str]:
-        scripts = Path(sys.executable).parent
-        found = {"PATH": f"{scripts}:/usr/bin:/bin"}
+    def _variables(self, container: Manifest, name: str, image: Image) -> dict[str, str]:
+        found = {"PATH": f"{image.programs}:/usr/bin:/bin"}
         known = {"metadata.name": name, "status.podIP": "127.0.0.1"}
         for variable in container["env"]:
             match variable:
@@ -279,13 +291,23 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def cluster(
-    manifests: list[Manifest], folder: Path, secrets: Mapping[str, Mapping[str, bytes]] | None = None
+    manifests: list[Manifest],
+    folder: Path,
+    secrets: Mapping[str, Mapping[str, bytes]] | None = None,
+    images: Mapping[str, Image] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A cluster with nothing in it yet. What runs there ends with the block."""
+    """A cluster with nothing in it yet. What runs there ends with the block.
+
+    Args:
+        manifests: what is to run there.
+        folder: where what it needs is put.
+        secrets: the Secrets, which may come later.
+        images: what they bring, by name; others bring this very installation.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(namespace())
         await own.run("ip link set lo up")
-        made = Cluster(manifests, folder, own.enter, stack, {} if secrets is None else secrets)
+        made = Cluster(manifests, folder, own.enter, stack, {} if secrets is None else secrets, images or {})
         await made.begin()
         yield made
