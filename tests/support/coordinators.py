@@ -45,7 +45,8 @@ class Coordinators:
         """Start one that has ended again, where it was."""
         former = self.of(name)
         file = former.log.with_suffix(".yaml")
-        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"listen": former.address}))
+        if former.address:  # else it never was ready, and what it was told before still holds
+            file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"listen": former.address}))
         child = await Child.start(name, ["coordinator", "--config", str(file)], log=former.log)
         self.children[self.children.index(former)] = child
         await child.wait_until_ready()
