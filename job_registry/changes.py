@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import takewhile
+from typing import Protocol
 
 import structlog
 
@@ -25,23 +26,50 @@ _EVERYTHING = JobQuery(limit=_READ_AT_ONCE)
 _log = structlog.get_logger(__name__)
 
 
+class Follower(Protocol):
+    """Takes all changes in, one after the other."""
+
+    async def begin(self, position: int) -> None:
+        """All from that position on will follow; raises StoreFailed. Again where some of them were missed."""
+        ...
+
+    def see_changes(self, changes: Changes) -> None:
+        """The next ones."""
+        ...
+
+
 class RecentChanges:
-    """The last `most` changes, as far as they have at most `most_bytes` together.
+    """The last `most` changes, as far as they have at most `most_bytes` together; `follower` sees each of them.
 
     `follow` is to run as long as somebody watches; `told` rings when there are more.
 
     Watchers that are further behind read the store themselves, until they have come this far.
     """
 
-    def __init__(self, store: JobStore, changed: Bell, most: int = 5_000, most_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        changed: Bell,
+        most: int = 5_000,
+        most_bytes: int = 16 * 1024 * 1024,
+        follower: Follower | None = None,
+    ) -> None:
         self.told = Bell()
         self._store = store
         self._changed = changed
         self._most = most
         self._most_bytes = most_bytes
+        self._follower = follower
         self._recent: deque[KeptJob] = deque()
         self._bytes = 0
-        self._since = self._position = -1  # nothing was read yet
+        self._begun = self._since = self._position = -1  # nothing was read yet
+
+    async def begin(self) -> None:
+        """Follow changes from now on. Raises StoreFailed."""
+        position = await self._store.position()
+        if self._follower is not None:
+            await self._follower.begin(position)
+        self._begun = position
 
     async def follow(self) -> None:
         """Read what changes, for ever."""
@@ -51,17 +79,21 @@ class RecentChanges:
             except ChangesGone:  # much was forgotten while the store could not be read
                 self._recent.clear()
                 self._bytes = 0
-                self._since = self._position = -1
+                self._begun = self._since = self._position = -1
             except Unavailable as error:
                 _log.warning("changes cannot be read", why=error.message)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self) -> None:
         if self._position < 0:
-            self._since = self._position = await self._store.position()
+            if self._begun < 0:
+                await self.begin()
+            self._since = self._position = self._begun
         while True:
             seen = self._changed.count
             changes = await self._store.changes(_EVERYTHING, self._position)
+            if self._follower is not None:
+                self._follower.see_changes(changes)
             self._recent.extend(changes.jobs)
             self._bytes += sum(map(_size_of, changes.jobs))
             self._position = changes.position

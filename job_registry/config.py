@@ -63,6 +63,9 @@ class RetentionLimits(Section):
 class StoreSettings(DatabaseSettings):
     """Where jobs are kept; without a file and an address in memory, where they end with the registry's process."""
 
+    lease: Seconds = 10.0
+    """Seconds after which the others on its store take a registry to be gone that says nothing any more, and count the
+    grace of the producers that were there; one that cannot reach its store for as long sends its producers to them."""
     sweep: Seconds = 60.0
     """Seconds between two looks at what is beyond the retention."""
 

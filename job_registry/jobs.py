@@ -1,43 +1,50 @@
-"""The jobs that are not settled, and how they move: each move is durable before anybody is told."""
+"""How jobs move: each move is durable before anybody is told, here or at another registry on the same store."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from fanfold.errors import GONE, Aborted, FailedPrecondition, NotFound, Unavailable
+from fanfold.errors import Aborted, FailedPrecondition, Unavailable
 from fanfold.model.job import JobState
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
 from job_registry.config import JobRegistryConfig
 from job_registry.counts import Counts
 from job_registry.finishing import Finishing
+from job_registry.held import Held, Producer
+from job_registry.known import KnownJobs
 from job_registry.limits import Capacity, ResultsUnderWay
-from job_registry.live import LiveJob, Producer, revived
+from job_registry.live import LiveJob
 from job_registry.output import LiveOutput
-from job_registry.rings import Ring
-from job_registry.states import Standing, given_up, settled, stopped
-from job_registry.store.store import JobStore, KeptJob, NewJob
+from job_registry.presence import Presence
+from job_registry.refusals import gone, superseded
+from job_registry.states import Move, given_up, settled, stopped
+from job_registry.store.store import JobStore, KeptJob, KeptOutput, NewJob
 
 _MAX_DIGITS = 18
 """Digits of a number; a database counts no further."""
 
-_LOOKS = 5
+_LEFT_AT_ONCE = 500
+"""So that nothing else waits long behind it."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Jobs:
-    """All jobs that are not settled, and the store of all. An async context manager: it revives those of former lives.
+    """The jobs of a store. An async context manager: entering it finds all that are not settled.
 
-    `now` is a clock in seconds that never jumps. `changed` rings with every change that watchers are told.
+    `now` is a clock in seconds that never jumps. `changed` rings with every change that watchers are told. It hears of
+    what other registries do as the store's Listener.
     """
 
     def __init__(self, store: JobStore, config: JobRegistryConfig, now: Callable[[], float] = time.monotonic) -> None:
@@ -45,21 +52,21 @@ class Jobs:
         self.config = config
         self.now = now
         self.changed = Bell()
-        self.recent = RecentChanges(store, self.changed)
         self.capacity = Capacity(config.limits)
         self.results = ResultsUnderWay(config.limits)
-        self.output = LiveOutput(store, config.output, self.changed)
+        self.output = LiveOutput(store, config.output, self.changed, now)
         self.counts = Counts()
-        self._live: dict[int, LiveJob] = {}
-        self._doubtful: set[int] = set()
+        self._presence = Presence(store, config.store.lease, now)
+        self._known = KnownJobs(store, self._presence, self.output, self.capacity, now)
+        self.recent = RecentChanges(store, self.changed, follower=self._known)
+        self._left: dict[int, int] = {}
         self._finishing = Finishing()
 
     async def __aenter__(self) -> Self:
-        now, output = self.now(), await self.store.unsettled_output()
-        for kept in await self.store.unsettled():
-            self._enter(revived(kept, output, self.config.output.live_bytes, away_since=now))
-        if self._live:
-            _log.info("jobs revived; their producers have a grace to come back", jobs=len(self._live))
+        await self._presence.renew()
+        await self.recent.begin()
+        if self.all_live:
+            _log.info("jobs found; their producers have a grace to come back", jobs=len(self.all_live))
         return self
 
     async def __aexit__(
@@ -67,11 +74,18 @@ class Jobs:
     ) -> None:
         await self._finishing.__aexit__(kind, error, trace)
         await self.output.keep()
+        await self.output.cut()
+        with suppress(Unavailable):
+            await self.tell_left()
 
     @property
     def all_live(self) -> Sequence[LiveJob]:
         """All jobs that are not settled, as they are now."""
-        return list(self._live.values())
+        return self._known.all_live
+
+    def live(self, number: int) -> LiveJob | None:
+        """A job that is not settled."""
+        return self._known.live(number)
 
     async def find(self, job_id: str) -> KeptJob | None:
         """A job by its id, also a deleted one; from the store, whether it is settled or not, or not there at all.
@@ -80,32 +94,31 @@ class Jobs:
         """
         text = job_id.rpartition("-")[2]
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
-        for _ in range(_LOOKS):
-            kept = await self.store.find(number)
-            if kept is None or kept.state.is_settled or number in self._live:
-                break
-            await asyncio.sleep(0)  # it is on its way into memory or out of it
+        kept = await self._find(number)
+        if kept is not None and not kept.state.is_settled and self.live(number) is None:
+            kept = await self._find(number)  # it has settled since it was read
         return kept if kept is not None and kept.id == job_id else None
 
-    def live(self, number: int) -> LiveJob | None:
-        """A job that is not settled."""
-        return self._live.get(number)
+    async def _find(self, number: int) -> KeptJob | None:
+        kept = await self.store.find(number)
+        if kept is not None:
+            self._known.see(kept)
+        return kept
 
-    async def register(self, new: NewJob) -> KeptJob:
-        """Commit a job that has started, or give the one that its request has come to meanwhile."""
-        return await self._finishing.finish(self._register(new))
+    async def register(self, new: NewJob, producer: Producer) -> KeptJob:
+        """Commit a job that has started, held by its stream, or give the one that its request has come to meanwhile."""
+        return await self._finishing.finish(self._register(new, producer))
 
-    async def _register(self, new: NewJob) -> KeptJob:
+    async def _register(self, new: NewJob, producer: Producer) -> KeptJob:
         try:
-            kept = await self.store.add(new)
-        except Unavailable:
-            self._doubtful.add(new.number)
-            raise
-        if kept.number == new.number:
-            rings = [Ring(source, self.config.output.live_bytes) for source in kept.sources]
-            self._enter(LiveJob(kept, rings, away_since=self.now()))
+            kept = await self.store.add(replace(new, holder=self._presence.name))
+        finally:
+            self.changed.ring()  # it may have taken effect also where it failed, and is found among the changes then
+        self._known.see(kept)
+        live = self.live(kept.number)
+        if kept.number == new.number and live is not None and live.kept.hold == kept.hold:
             self.counts.note_registered(kept)
-            self.changed.ring()
+            self._take_over(live, kept, producer, [KeptOutput(source=each, pieces=()) for each in kept.sources])
         return kept
 
     async def attach(self, live: LiveJob, producer: Producer, epoch: int) -> None:
@@ -119,20 +132,50 @@ class Jobs:
 
     async def _attach(self, live: LiveJob, producer: Producer, epoch: int) -> None:
         async with live.lock:
-            if live.kept.standing.given_up:
-                raise gone(live.kept)
-            if epoch < live.kept.epoch:
-                raise Aborted(f"the job is held with epoch {live.kept.epoch}, not {epoch}", reason="STALE_EPOCH")
-            if epoch > live.kept.epoch:
-                await self.store.attach(live.number, epoch)
-                live.kept = replace(live.kept, epoch=epoch)
             if not live.ended.is_set():
-                self._take_over(live, producer)
+                try:
+                    kept = await self.store.attach(live.number, epoch, self._presence.name)
+                    self._known.see(kept)
+                    output = await self.store.output(live.number) if live.held is None else ()
+                except Unavailable as error:  # which stream holds it now, nobody knows
+                    self._known.drop(live, error)
+                    raise
+            if live.kept.standing.given_up:
+                raise gone(live.kept.id, live.kept.standing.detail)
+            if not live.ended.is_set():
+                self._take_over(live, kept, producer, output)
+
+    def _take_over(self, live: LiveJob, kept: KeptJob, producer: Producer, output: Sequence[KeptOutput]) -> None:
+        """Hold a job here, as the store has it; go on with what is held of it already."""
+        if live.kept.hold != kept.hold:
+            raise superseded()
+        if live.held is None:
+            live.held = Held(kept, producer, output, self.config.output.live_bytes)
+            self.output.enter(live.held)
+        live.held.hold = kept.hold
+        if producer.is_there:  # it may have gone while this was being written
+            before, live.held.producer = live.held.producer, producer
+            if before is not producer:
+                before.end(superseded())
+        if live.producer is None:
+            self._left[live.number] = kept.hold
+        self._known.look_for_producer(live)
 
     def detach(self, live: LiveJob, producer: Producer) -> None:
         """A stream that may have held a job is no more."""
-        if live.holder is producer:
-            live.away_since = self.now()
+        if live.held is not None and live.is_held_by(producer) and not live.ended.is_set():
+            self._left[live.number] = live.held.hold
+            self._known.look_for_producer(live)
+
+    async def tell_left(self) -> None:
+        """Have other registries know which producers have gone from here. Raises StoreFailed."""
+        while self._left:
+            some = dict(islice(self._left.items(), _LEFT_AT_ONCE))
+            await self.store.leave(some)
+            for number, hold in some.items():
+                if self._left.get(number) == hold:
+                    del self._left[number]
+            self.changed.ring()
 
     async def stop(self, live: LiveJob, reason: str) -> KeptJob:
         """Ask a job to stop (C38); gives it as it then is."""
@@ -140,11 +183,9 @@ class Jobs:
 
     async def _stop(self, live: LiveJob, reason: str) -> KeptJob:
         async with live.lock:
-            standing = stopped(live.kept.standing, reason)
-            if standing is not live.kept.standing:
-                live.kept = await self.store.move(live.number, standing, progress=live.progress)
-                live.tell_producer_to_stop(self.now())
-                live.moved.ring()
+            move = partial(stopped, reason=reason)
+            if move(live.kept.standing) is not live.kept.standing:
+                self._known.see(await self.store.move(live.number, move))
                 self.changed.ring()
             return live.kept
 
@@ -156,21 +197,19 @@ class Jobs:
         Raises:
             Aborted: another stream has come to hold the job.
         """
-        return await self._finishing.finish(self._settle(live, producer, state, detail, result))
+        move = partial(settled, state=state, detail=detail)
+        return await self._finishing.finish(self._settle(live, producer, move, result))
 
-    async def _settle(
-        self, live: LiveJob, producer: Producer, state: JobState, detail: str, result: bytes | None
-    ) -> KeptJob:
+    async def _settle(self, live: LiveJob, producer: Producer, move: Move, result: bytes | None) -> KeptJob:
         async with live.lock:
-            if live.holder is not producer:
-                raise _superseded()
-            return await self._end(live, settled(live.kept.standing, state, detail), result)
+            if live.held is None or not live.is_held_by(producer):
+                raise superseded()
+            return await self._end(live, move, live.held.hold, result)
 
     async def give_up_overdue(self) -> None:
         """Settle the jobs whose producers have not come back or not stopped in time (C38)."""
-        await self._resolve_doubts()
         now, times = self.now(), self.config.producers
-        overdue = [live for live in self._live.values() if live.overdue(now, times)]
+        overdue = [live for live in self.all_live if live.overdue(now, times)]
         await asyncio.gather(*(self._finishing.finish(self._give_up(live)) for live in overdue))
 
     async def _give_up(self, live: LiveJob) -> None:
@@ -179,23 +218,33 @@ class Jobs:
             if not why:  # its producer came back while this waited
                 return
             try:
-                kept = await self._end(live, given_up(live.kept.standing, why), None)
-            except Unavailable as error:
+                kept = await self._end(live, partial(given_up, detail=why), live.kept.hold, None)
+            except (Unavailable, Aborted) as error:
                 _log.warning("a job cannot be given up yet", job=live.kept.id, why=error.message)
                 return
             _log.warning("job given up", job=kept.id, why=why)
-            if live.producer is not None:
-                live.producer.end(gone(kept))
 
-    async def _resolve_doubts(self) -> None:
-        """Revive jobs whose registration failed and took effect all the same."""
-        for number in list(self._doubtful):
-            with suppress(Unavailable):
-                kept = await self.store.find(number)
-                self._doubtful.discard(number)
-                if kept is not None and not kept.state.is_settled and number not in self._live:
-                    self._enter(revived(kept, {}, self.config.output.live_bytes, away_since=self.now()))
-                    self.counts.note_registered(kept)
+    async def _end(self, live: LiveJob, move: Move, hold: int, result: bytes | None) -> KeptJob:
+        """Settle a job whose lock is held, unless it is."""
+        if live.ended.is_set():
+            return live.kept
+        held = live.held
+        try:
+            kept = await self.store.move(
+                live.number,
+                move,
+                hold=hold,
+                progress=held.progress if held is not None else None,
+                output=held.unwritten() if held is not None else (),
+                result=result,
+            )
+        except BaseException:
+            self.output.write_anew(live)
+            raise
+        self._known.see(kept)
+        self.counts.note_settled(kept)
+        self.changed.ring()
+        return kept
 
     async def delete(self, kept: KeptJob) -> None:
         """Delete a settled job. Idempotent. Raises FailedPrecondition if it is not settled."""
@@ -204,50 +253,31 @@ class Jobs:
         if not kept.deleted:
             await self._finishing.finish(self.store.delete(kept.number))
 
-    async def _end(self, live: LiveJob, standing: Standing, result: bytes | None) -> KeptJob:
-        """Settle a job whose lock is held, unless it is."""
-        if live.ended.is_set():
-            return live.kept
-        output = live.last_output(self.config.output.settled_bytes)
+    # Among other registries.
+
+    async def renew(self) -> None:
+        """Have others know that this registry is there, and know which of them are. Raises StoreFailed.
+
+        One that is cut off from the store sends its producers away, so that they come to others while there is time.
+        """
         try:
-            live.kept = await self.store.move(
-                live.number, standing, progress=live.progress, output=output, result=result
-            )
-        except BaseException:
-            self.output.write_anew([live])
+            was_missed = await self._presence.renew()
+        except Unavailable as error:
+            if self._presence.is_cut_off:
+                for live in self.all_live:
+                    self._known.drop(live, error)
             raise
-        del self._live[live.number]
-        self.capacity.give(counted_by(live.kept))
-        self.output.leave(live)
-        self.counts.note_settled(live.kept)
-        live.ended.set()
-        live.moved.ring()
+        self._known.look_for_producers(anew=was_missed)
+
+    def on_changes(self) -> None:
+        """Others have changed something (Listener)."""
         self.changed.ring()
-        return live.kept
 
-    def _enter(self, live: LiveJob) -> None:
-        self._live[live.number] = live
-        self.capacity.take(counted_by(live.kept))
-        self.output.enter(live)
+    def on_output(self, numbers: Collection[int]) -> None:
+        """Others have written output of these jobs (Listener)."""
+        self._known.ring(numbers)
 
-    def _take_over(self, live: LiveJob, producer: Producer) -> None:
-        if not producer.is_there:  # it went while this was being written
-            return
-        before, live.holder = live.producer, producer
-        live.away_since = self.now()  # should it go before it has said a word
-        if before is not None and before is not producer:
-            before.end(_superseded())
-
-
-def gone(kept: KeptJob) -> NotFound:
-    """What a producer is told whose job was given up (C38)."""
-    return NotFound(f"{kept.id} was given up: {kept.standing.detail}", reason=GONE)
-
-
-def _superseded() -> Aborted:
-    return Aborted("another stream holds the job now", reason="SUPERSEDED")
-
-
-def counted_by(kept: KeptJob) -> str:
-    """The principal whose limit a job counts for."""
-    return kept.owner or kept.producer
+    def on_anything(self) -> None:
+        """Others may have done anything (Listener)."""
+        self.changed.ring()
+        self._known.ring()

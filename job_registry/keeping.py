@@ -13,6 +13,7 @@ from job_registry.store.store import Retention
 
 _MAX_LOOK_SECONDS = 1.0
 _LOOKS_A_DEADLINE = 20
+_RENEWALS_A_LEASE = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -25,8 +26,18 @@ async def keep_deadlines(jobs: Jobs) -> None:
 
 
 async def keep_output(jobs: Jobs) -> None:
-    """Write new output and progress, for ever."""
-    await _again_and_again(jobs.config.output.write_interval, jobs.output.keep)
+    """Write new output and progress, and which producers have gone, for ever."""
+
+    async def keep() -> None:
+        await jobs.output.keep()
+        await jobs.tell_left()
+
+    await _again_and_again(jobs.config.output.write_interval, keep)
+
+
+async def keep_presence(jobs: Jobs) -> None:
+    """Say that this registry is there, for ever."""
+    await _again_and_again(jobs.config.store.lease / _RENEWALS_A_LEASE, jobs.renew)
 
 
 async def keep_retention(jobs: Jobs) -> None:

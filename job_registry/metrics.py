@@ -78,7 +78,7 @@ class JobCollector(Collector):
         live, now = self._jobs.all_live, self._jobs.now()
         kinds = self._jobs.counts.kinds
         yield numbers(JOBS, Tally((kinds[each.kept.kind], each.kept.state.value) for each in live))
-        away = [now - each.away_since for each in live if each.producer is None]
+        away = [now - each.away_since for each in live if each.away_since is not None]
         yield numbers(PRODUCERS, {("there",): len(live) - len(away), ("away",): len(away)})
         stopping = [now - each.stop_told for each in live if each.stop_told is not None]
         yield numbers(LONGEST_WAIT, {("producer",): max(away, default=0.0), ("stop",): max(stopping, default=0.0)})

@@ -26,16 +26,17 @@ async def open_store(settings: DatabaseSettings, counts: DatabaseCounts | None =
     Leaving it waits for all that it was asked to do. `counts` is what its writer counts with.
 
     Raises:
-        FailedPrecondition: it cannot be opened, another registry has it, or a newer release has written it; says why.
+        FailedPrecondition: it cannot be opened, or a newer release has written it, or another registry has its file;
+            says why.
     """
     if not settings.is_set:
         yield MemoryJobStore()
         return
     with _held_alone(Path(settings.path)) if settings.path else nullcontext():
         database = await asyncio.to_thread(
-            open_database, settings, STORE, migrations, SCHEMA, counts=counts, alone=True
+            open_database, settings, STORE, migrations, SCHEMA, counts=counts, exclusive=True
         )
-        async with sql_store(database) as store:
+        async with sql_store(database, alone=bool(settings.path)) as store:
             yield store
 
 

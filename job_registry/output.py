@@ -1,16 +1,21 @@
-"""Takes the output and progress of live jobs, and writes what is new of it to the store, together and seldom."""
+"""Takes output and progress of jobs that are held here, and writes what is new to the store, together and seldom."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import math
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from fanfold.errors import Unavailable
 from job_registry.bell import Bell
 from job_registry.config import OutputSettings
+from job_registry.held import Held
 from job_registry.live import LiveJob
-from job_registry.store.store import JobStore
+from job_registry.store.store import JobStore, OutputWrite
+
+WHOLE_SECONDS = 5.0
+"""How long a settled job keeps all its output, for those who follow it at other registries and come to its end."""
 
 
 class LiveOutput:
@@ -19,60 +24,84 @@ class LiveOutput:
     The counts are in bytes: `received` and `dropped` since the registry started, `held` at the moment.
     """
 
-    def __init__(self, store: JobStore, settings: OutputSettings, changed: Bell) -> None:
+    def __init__(self, store: JobStore, settings: OutputSettings, changed: Bell, now: Callable[[], float]) -> None:
         self.received = 0
         self.dropped = 0
         self.held = 0
         self._store = store
         self._settings = settings
         self._changed = changed
+        self._now = now
         self._dirty: set[LiveJob] = set()
+        self._uncut: deque[tuple[float, list[OutputWrite]]] = deque()
 
-    def enter(self, live: LiveJob) -> None:
-        """A job has come, maybe with output of a former life."""
-        self.held += live.held
+    def enter(self, held: Held) -> None:
+        """A job has come, maybe with output from before."""
+        self.held += held.size
 
     def leave(self, live: LiveJob) -> None:
-        """A job is settled, and its last output kept."""
-        self.held -= live.held
+        """A job is held here no longer; if it is settled, all its output is kept, and of that its end is to stay."""
+        held = live.held
+        assert held is not None
+        self.held -= held.size
         self._dirty.discard(live)
+        if live.ended.is_set() and (ends := held.cut_to(self._settings.settled_bytes)):
+            self._uncut.append((self._now(), ends))
 
     def tell_progress(self, live: LiveJob, line: str) -> None:
-        """Replace the line that says how far a job is."""
-        live.progress = line
+        """Replace the line that says how far a job is that is held here."""
+        assert live.held is not None
+        live.held.progress = line
         self._dirty.add(live)
 
     def write(self, live: LiveJob, source: str, offset: int, data: bytes) -> None:
-        """Add to a job's output. Raises KeyError for a source that it has not."""
-        ring, settings = live.rings[source], self._settings
+        """Add to the output of a job that is held here. Raises KeyError for a source that it has not."""
+        held, settings = live.held, self._settings
+        assert held is not None
+        ring = held.rings[source]
         before = ring.held
         ring.limit = settings.live_bytes if self.held < settings.total_bytes else settings.settled_bytes
-        self.dropped += live.write(source, offset, data, datetime.now(UTC))
+        self.dropped += ring.write(offset, data, datetime.now(UTC))
         self.held += ring.held - before
         self.received += len(data)
         self._dirty.add(live)
+        live.moved.ring()
 
-    def write_anew(self, lives: Iterable[LiveJob]) -> None:
-        """Write all output of these jobs the next time, as after a write that failed."""
-        for live in lives:
-            live.write_anew()
+    def write_anew(self, live: LiveJob) -> None:
+        """Write all output of a job the next time, as after a write that failed."""
+        if live.held is not None and not live.ended.is_set():
+            live.held.write_anew()
             self._dirty.add(live)
 
     async def keep(self) -> None:
         """Write new output and progress of all jobs to the store. What cannot be written now is written later."""
+        await self.cut(self._now() - WHOLE_SECONDS)
         dirty = [live for live in self._dirty if not live.lock.locked()]
         self._dirty.difference_update(dirty)
-        writes = [write for live in dirty for write in live.unwritten()]
-        progress = {live.number: live.progress for live in dirty if live.progress != live.kept.progress}
+        helds = [live.held for live in dirty if live.held is not None]
+        writes = [write for held in helds for write in held.unwritten()]
+        progress = {held.number: held.progress for held in helds if held.progress != held.kept_progress}
         if not writes and not progress:
             return
         try:
-            await self._store.write_output(writes, progress)
+            await self._store.write_output(writes, progress, {held.number: held.hold for held in helds})
         except Unavailable:  # the store's log says why
-            self.write_anew(live for live in dirty if not live.ended.is_set())
+            for live in dirty:
+                self.write_anew(live)
             return
-        for live in dirty:
-            if live.number in progress and not live.ended.is_set():
-                live.kept = replace(live.kept, progress=progress[live.number])
+        for held in helds:
+            held.kept_progress = progress.get(held.number, held.kept_progress)
         if progress:
             self._changed.ring()
+
+    async def cut(self, settled_before: float = math.inf) -> None:
+        """Keep only the end of the output of jobs that have settled before an instant of the registry's clock."""
+        due = []
+        while self._uncut and self._uncut[0][0] < settled_before:
+            due.append(self._uncut.popleft())
+        if not due:
+            return
+        try:
+            await self._store.cut_output([write for _, writes in due for write in writes])
+        except Unavailable:
+            self._uncut.extendleft(reversed(due))

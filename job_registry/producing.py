@@ -12,9 +12,11 @@ from fanfold.model.job import Job
 from fanfold.model.principal import Principal
 from fanfold.model.validation import parse_line, parse_request_id
 from job_registry import access
-from job_registry.jobs import Jobs, counted_by, gone
+from job_registry.jobs import Jobs
+from job_registry.known import counted_by
 from job_registry.limits import MAX_OFFSET, check_spec, line_of
 from job_registry.live import LiveJob
+from job_registry.refusals import gone
 from job_registry.store.store import KeptJob, NewJob
 from job_registry.views import view_of_kept, view_of_live
 from job_registry.words import (
@@ -98,6 +100,7 @@ class Stream:
                 try:
                     await self._carry(live, words)
                 finally:
+                    self.is_there = False
                     self._jobs.detach(live, self)
         finally:
             self.is_there = False
@@ -149,7 +152,7 @@ class Stream:
                     holds=line_of(started.holds),
                     sources=spec.sources,
                 )
-                kept = await jobs.register(new)
+                kept = await jobs.register(new, self)
             return await self._hold(access.require_produced(self._principal, kept), epoch)
 
     async def _started(self, words: AsyncIterator[ProducerWord]) -> Started | None:
@@ -174,7 +177,8 @@ class Stream:
         if live is None:
             self._tell_settled(kept)
             return None
-        await self._jobs.attach(live, self, epoch)
+        if not live.is_held_by(self):
+            await self._jobs.attach(live, self, epoch)
         return self._committed(live)
 
     def _committed(self, live: LiveJob) -> LiveJob | None:
@@ -191,7 +195,7 @@ class Stream:
         if not kept.state.is_settled:
             raise Unavailable("the job is just being registered", retry_delay=1.0)
         if kept.standing.given_up:
-            raise gone(kept)
+            raise gone(kept.id, kept.standing.detail)
         job = view_of_kept(kept)
         self._tell_committed(job, kept.epoch)
         self.told.push(Kept(job))
@@ -219,9 +223,10 @@ class Stream:
 
     def _take(self, live: LiveJob, word: Output) -> int:
         size = 0
+        names = {source.name for source in live.kept.sources}
         for index, chunk in enumerate(word.chunks):
             path = f"output.chunks[{index}]"
-            if chunk.source not in live.rings:
+            if chunk.source not in names:
                 raise InvalidArgument.of_field(f"{path}.source", "must be one that the job was registered with")
             if chunk.offset + len(chunk.data) > MAX_OFFSET:
                 raise InvalidArgument.of_field(f"{path}.offset", f"must end below {MAX_OFFSET}")
@@ -263,7 +268,7 @@ class Stream:
         whole = bytes(result) if has_result else None
         kept = await self._jobs.settle(live, self, word.state, line_of(word.detail), whole)
         if kept.standing.given_up:
-            raise gone(kept)
+            raise gone(kept.id, kept.standing.detail)
         self.told.push(Kept(view_of_kept(kept)))
 
 

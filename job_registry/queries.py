@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fanfold.model.job import Job, JobFilter
 from fanfold.model.principal import Principal
@@ -113,4 +113,6 @@ class Queries:
         # A settlement that the store has may not have come back to memory yet.
         if live is None or kept.state.is_settled:
             return view_of_kept(kept)
-        return view_of_live(live, self._jobs.now())
+        view = view_of_live(live, self._jobs.now())
+        # What the store has of the output of a job that is held elsewhere is newer than the job's last change.
+        return view if live.held is not None else replace(view, sources=tuple(kept.sources))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator
 
 from fanfold.errors import FailedPrecondition, NotFound
-from fanfold.model.job import OutputPiece
+from fanfold.model.job import OutputPiece, OutputSource
 from fanfold.model.principal import Principal
 from job_registry import access
 from job_registry.jobs import Jobs
@@ -37,10 +38,11 @@ class Reading:
         if not any(each.name == name for each in kept.sources):
             raise NotFound(f"{kept.id} has no such output source", reason="NO_SUCH_SOURCE")
         live = self._jobs.live(kept.number)
-        ring = await self._settled_ring(kept, name) if live is None else live.rings[name]
         while True:
             seen = 0 if live is None else live.moved.count
             final = live is None or live.ended.is_set()
+            held = None if live is None else live.held
+            ring = await self._kept_ring(kept, name, offset) if held is None else held.rings[name]
             piece = ring.read(offset, READ_BYTES, final=final)
             if piece is not None:
                 yield piece
@@ -67,7 +69,8 @@ class Reading:
         if not part:
             raise FailedPrecondition(f"{kept.id} has no result", reason="NO_RESULT")
 
-    async def _settled_ring(self, kept: KeptJob, name: str) -> Ring:
-        source = next(each for each in kept.sources if each.name == name)
-        held = source.total_bytes - source.earliest_offset
-        return Ring(source, held, await self._jobs.store.output(kept.number, name))
+    async def _kept_ring(self, kept: KeptJob, name: str, offset: int) -> Ring:
+        """What the store has of a source from a byte on; nothing of a job that is deleted by now."""
+        for output in await self._jobs.store.output(kept.number, name, offset):
+            return Ring(output.source, sys.maxsize, output.pieces)
+        return Ring(OutputSource(name=name), sys.maxsize)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fanfold.model.job import JobState
@@ -28,6 +29,9 @@ class Standing:
 
 
 RUNNING = Standing()
+
+Move = Callable[[Standing], Standing]
+"""Where a job stands after one that stood elsewhere; the same for one that does not move."""
 
 
 def stopped(standing: Standing, reason: str) -> Standing:

@@ -27,7 +27,7 @@ def view_of_kept(kept: KeptJob) -> Job:
 
 
 def view_of_live(live: LiveJob, now: float) -> Job:
-    """A job as it is in memory, which is ahead of the store; unless it has ended."""
+    """A job as it is in memory, which is ahead of the store where it is held here; unless it has ended."""
     kept = live.kept
     if live.ended.is_set():
         return view_of_kept(kept)
@@ -41,6 +41,6 @@ def view_of_live(live: LiveJob, now: float) -> Job:
         progress=live.progress,
         stop_reason=kept.standing.stop_reason,
         waiting_on=live.waiting_on(now),
-        sources=tuple(ring.source for ring in live.rings.values()),
+        sources=tuple(kept.sources if live.held is None else (ring.source for ring in live.held.rings.values())),
         created_at=kept.created_at,
     )

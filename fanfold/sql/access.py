@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from fanfold.sql.database import READERS, Database, words_of
+from fanfold.sql.notices import hear
 from fanfold.sql.writer import QUEUE_BYTES, Operation, Transaction, Writer
 
 _Result = TypeVar("_Result")
@@ -56,6 +57,10 @@ class Access:
         if not self._is_open:
             raise self._database.closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
+
+    async def hear(self, told: Callable[[str], None]) -> None:
+        """Hear of what other processes change, for ever; as `notices.hear`."""
+        await hear(self._database, told)
 
     def _read(self, operation: Callable[[Transaction], _Result]) -> _Result:
         try:

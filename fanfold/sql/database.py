@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
@@ -31,7 +32,9 @@ class Contents:
 class Database:
     """A database. Of the transactions of `writer` that touch the same rows, each sees what those before it have done.
 
-    `where` names it in messages; `now` gives its time in microseconds since 1970.
+    `where` names it in messages; `now` gives its time in microseconds since 1970. `notices` gives what processes tell
+    one another through it, until it fails: first an empty one, once none is missed any more. It is None where the
+    database carries none.
     """
 
     writer: Engine
@@ -39,11 +42,18 @@ class Database:
     where: str
     contents: Contents
     _now: str
+    notices: Callable[[], AsyncGenerator[str, None]] | None = None
     counts: DatabaseCounts = field(default_factory=DatabaseCounts)
 
     def now(self, connection: Connection) -> int:
         """The database's time."""
         return int(connection.exec_driver_sql(self._now).scalar_one())
+
+    def tell(self, connection: Connection, notices: Iterable[str]) -> None:
+        """Tell all processes on the database of a transaction, once it has taken effect; nobody where it cannot."""
+        if self.notices is not None and (told := sorted(notices)):
+            statement = "SELECT pg_notify(current_setting('search_path'), notice) FROM unnest(%s::text[]) AS notice"
+            connection.exec_driver_sql(statement, (told,))
 
     def closed(self) -> Unavailable:
         """The error for whoever comes after it was closed."""

@@ -27,11 +27,12 @@ def open_database(
     schema: str,
     *,
     counts: DatabaseCounts | None = None,
-    alone: bool = False,
+    exclusive: bool = False,
 ) -> Database:
     """The database in a file or at an address, made or brought up to date first; blocks.
 
-    With `alone`, one process at a time can write to a database at an address. `counts` is what its writer counts with.
+    With `exclusive`, one transaction at a time writes to it, in all processes, also where it would allow more. `counts`
+    is what its writer counts with.
 
     Raises:
         FailedPrecondition: it cannot be opened, or a newer release has written it; says why.
@@ -40,7 +41,8 @@ def open_database(
         where = settings.url
 
         def make() -> Database:
-            return postgres_database(settings.url, contents, password_file=settings.password_file, alone=alone)
+            password_file = settings.password_file
+            return postgres_database(settings.url, contents, password_file=password_file, exclusive=exclusive)
     else:
         where = settings.path
 

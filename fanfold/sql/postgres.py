@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.schema import CreateSchema
 
-from fanfold.sql.database import BUSY_SECONDS, READERS, Contents, Database, exclude
+from fanfold.sql.database import BUSY_SECONDS, READERS, Contents, Database, exclude, words_of
 
 CONNECT_SECONDS = 5
 
@@ -33,60 +34,59 @@ _CONNECT: dict[str, Any] = {
     "keepalives_count": 3,
 }
 
-_LOCK = "SELECT pg_advisory_lock(hashtext(current_setting('search_path')), 1)"  # until the connection ends
-
 
 def postgres_database(
-    url: str, contents: Contents, *, password_file: Path | None = None, alone: bool = False
+    url: str, contents: Contents, *, password_file: Path | None = None, exclusive: bool = False
 ) -> Database:
     """The database at an address of PostgreSQL; its schema is made if it is not there.
 
-    With `alone`, one process at a time can write: its connection for that holds a lock as long as it lasts.
+    With `exclusive`, a transaction that writes excludes all others from its beginning, as in SQLite.
 
     Raises:
         OSError: the password's file cannot be read.
-        sqlalchemy.exc.DBAPIError: the database cannot be reached, or another process has it alone.
+        sqlalchemy.exc.DBAPIError: the database cannot be reached.
         ModuleNotFoundError: the driver is not installed (extra `postgres`).
     """
     schema = f"fanfold_{contents.name.replace(' ', '_')}"
     address = make_url(url).set(drivername="postgresql+psycopg")
     if password_file is not None:
         address = address.set(password=password_file.read_text().strip())
-    writer = _engine(address, schema, 1, [_LOCK] if alone else [])
+    writer = _engine(address, schema, 1)
     reader = _engine(address, schema, READERS).execution_options(
         isolation_level="REPEATABLE READ", postgresql_readonly=True
     )
-    database = Database(writer, reader, address.render_as_string(hide_password=True), contents, _NOW)
+    if exclusive:
+        event.listen(writer, "begin", exclude)
+    notices = partial(_notices, address, schema, contents)
+    database = Database(writer, reader, address.render_as_string(hide_password=True), contents, _NOW, notices)
     try:
         with writer.begin() as connection:
             exclude(connection)
             if not connection.dialect.has_schema(connection, schema):
                 connection.execute(CreateSchema(schema))
-        if alone:
-            _hold(writer)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _hold(writer: Engine) -> None:
-    """Have no connection made anew once another process has had the database: what this one remembers is old then."""
-    with writer.begin() as connection:
-        connection.exec_driver_sql("CREATE SEQUENCE IF NOT EXISTS holders")
-        # A server that crashed has its sequences go on some numbers further, unless their last one was set.
-        ours = connection.exec_driver_sql("SELECT setval('holders', nextval('holders'))").scalar_one()
+async def _notices(address: URL, schema: str, contents: Contents) -> AsyncGenerator[str, None]:
+    """What is told on the schema's channel, over a connection of its own (Database.notices)."""
+    from psycopg import AsyncConnection, Error, sql  # noqa: PLC0415 - an extra
 
-    @event.listens_for(writer, "connect")
-    def refuse_after_others(connection: Any, _record: object) -> None:
-        (last,) = connection.execute("SELECT last_value FROM holders").fetchone()
-        connection.rollback()
-        if last != ours:
-            connection.close()
-            raise OSError("another process has had it meanwhile; start the service again")
+    _, where = address.get_dialect()().create_connect_args(address)
+    connect = {**where, **_CONNECT, "application_name": f"{schema} listener"}
+    try:
+        async with await AsyncConnection.connect(**connect, autocommit=True) as connection:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
+            yield ""
+            async for notice in connection.notifies():
+                yield notice.payload
+    except (Error, OSError) as error:
+        raise contents.failed(f"the {contents.name} cannot be listened to: {words_of(error)}") from None
 
 
-def _engine(address: URL, schema: str, connections: int, prologue: Sequence[str] = ()) -> Engine:
+def _engine(address: URL, schema: str, connections: int) -> Engine:
     engine = create_engine(
         address,
         connect_args=_CONNECT | {"application_name": schema},
@@ -101,8 +101,7 @@ def _engine(address: URL, schema: str, connections: int, prologue: Sequence[str]
         # Not in the address's options, which proxies refuse and the configuration may use.
         settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
         connection.autocommit = True
-        for statement in (f"SELECT set_config('search_path', '{schema}', false), {settings}", *prologue):
-            connection.execute(statement)
+        connection.execute(f"SELECT set_config('search_path', '{schema}', false), {settings}")
         connection.autocommit = False
 
     return engine

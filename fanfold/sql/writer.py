@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -39,10 +39,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction that is under way. `now` is the database's time in microseconds since 1970."""
+    """A transaction that is under way. `now` is the database's time in microseconds since 1970.
+
+    Processes on the database hear of `notices` once it has taken effect.
+    """
 
     connection: Connection
     now: int
+    notices: set[str] = field(default_factory=set)
 
 
 Operation = Callable[[Transaction], _Result]
@@ -168,6 +172,7 @@ class Writer:
                 results.append(_perform(operation, transaction, self._database.contents))
                 if self._urgent or time.monotonic() > until:
                     break
+            self._database.tell(self._connection, transaction.notices)
         self._counts.seconds.add(time.monotonic() - began)
         self._counts.operations.add(len(results))
         return results

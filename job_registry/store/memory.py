@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from fanfold.model.job import OutputPiece, OutputSource
 from fanfold.model.principal import outermost
-from job_registry.states import Standing
+from job_registry.refusals import stale_epoch, superseded
+from job_registry.states import Move
 from job_registry.store.store import (
     RESULT_PART_BYTES,
     Changes,
     ChangesGone,
     JobQuery,
     KeptJob,
+    KeptOutput,
+    Listener,
     NewJob,
-    Output,
     OutputWrite,
     Retention,
     matches,
@@ -55,6 +59,7 @@ class MemoryJobStore:
             producer=new.producer,
             request_id=new.request_id,
             epoch=new.epoch,
+            holder=new.holder,
             label=new.label,
             parent=new.parent,
             holds=new.holds,
@@ -65,40 +70,74 @@ class MemoryJobStore:
         self._jobs[job.number] = job
         return job
 
-    async def attach(self, number: int, epoch: int) -> None:
-        """Note an epoch."""
-        self._jobs[number] = replace(self._jobs[number], epoch=epoch)
+    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
+        """Have another stream hold a job."""
+        job = self._jobs[number]
+        if job.state.is_settled:
+            return job
+        if epoch < job.epoch:
+            raise stale_epoch(job.epoch, epoch)
+        return self._changed(job, epoch=epoch, holder=holder, hold=job.hold + 1)
+
+    async def leave(self, holds: Mapping[int, int]) -> None:
+        """Note that streams have ended."""
+        for number, hold in holds.items():
+            if (job := self._held(number, hold)) is not None and job.holder:
+                self._changed(job, holder="")
 
     async def move(
         self,
         number: int,
-        standing: Standing,
+        move: Move,
         *,
-        progress: str = "",
+        hold: int | None = None,
+        progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
     ) -> KeptJob:
-        """Note where a job stands."""
+        """Move a job."""
         job = self._jobs[number]
-        if job.state.is_settled:
+        if hold is not None and not job.state.is_settled and hold != job.hold:
+            raise superseded()
+        standing = move(job.standing)
+        if standing == job.standing:
             return job
-        await self.write_output(output, {})
-        job = replace(self._jobs[number], standing=standing, progress=progress, change=self._next_change())
+        for write in output:
+            self._write(write)
+        job = self._changed(
+            self._jobs[number], standing=standing, progress=job.progress if progress is None else progress
+        )
         if standing.state.is_settled:
-            job = replace(job, settled_at=self._now(), result_bytes=None if result is None else len(result))
+            size = None if result is None else len(result)
+            job = self._jobs[number] = replace(job, settled_at=self._now(), result_bytes=size)
             if result is not None:
                 self._results[number] = result
-        self._jobs[number] = job
         return job
 
-    async def write_output(self, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+    async def write_output(
+        self, writes: Sequence[OutputWrite], progress: Mapping[int, str], holds: Mapping[int, int]
+    ) -> None:
         """Keep output and progress."""
         for write in writes:
-            if not self._jobs[write.number].state.is_settled:
+            if self._held(write.number, holds[write.number]) is not None:
                 self._write(write)
         for number, line in progress.items():
-            if not self._jobs[number].state.is_settled:
-                self._jobs[number] = replace(self._jobs[number], progress=line, change=self._next_change())
+            if (job := self._held(number, holds[number])) is not None:
+                self._changed(job, progress=line)
+
+    async def cut_output(self, writes: Sequence[OutputWrite]) -> None:
+        """Keep less output."""
+        for write in writes:
+            if (job := self._jobs.get(write.number)) is not None and job.state.is_settled and not job.deleted:
+                self._write(write)
+
+    def _held(self, number: int, hold: int) -> KeptJob | None:
+        job = self._jobs[number]
+        return job if job.hold == hold and not job.state.is_settled else None
+
+    def _changed(self, job: KeptJob, **fields: Any) -> KeptJob:
+        self._jobs[job.number] = job = replace(job, change=self._next_change(), **fields)
+        return job
 
     def _write(self, write: OutputWrite) -> None:
         job = self._jobs[write.number]
@@ -122,10 +161,6 @@ class MemoryJobStore:
         """Jobs that are not settled."""
         return [job for job in self._jobs.values() if not job.state.is_settled]
 
-    async def unsettled_output(self) -> Output:
-        """Output of jobs that are not settled."""
-        return {key: list(kept) for key, kept in self._output.items() if not self._jobs[key[0]].state.is_settled}
-
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
         """Jobs by descending number."""
         numbers = sorted((number for number in self._jobs if before is None or number < before), reverse=True)
@@ -144,9 +179,14 @@ class MemoryJobStore:
         jobs = [job for job in found if matches(job, query)][: query.limit]
         return Changes(jobs=jobs, position=jobs[-1].change if len(jobs) == query.limit else self._last_change)
 
-    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
-        """Output of a source."""
-        return list(self._output.get((number, source), ()))
+    async def output(self, number: int, source: str | None = None, offset: int = 0) -> Sequence[KeptOutput]:
+        """Output of sources."""
+        job = self._jobs.get(number)
+        wanted = [each for each in job.sources if source in (None, each.name)] if job else []
+        return [KeptOutput(source=each, pieces=self._pieces(number, each.name, offset)) for each in wanted]
+
+    def _pieces(self, number: int, source: str, offset: int) -> Sequence[OutputPiece]:
+        return [piece for piece in self._output.get((number, source), ()) if piece.offset + len(piece.data) > offset]
 
     async def result_part(self, number: int, part: int) -> bytes | None:
         """A part of a result."""
@@ -155,6 +195,14 @@ class MemoryJobStore:
         if result is None or (first >= len(result) and part > 0):
             return None
         return result[first : first + RESULT_PART_BYTES]
+
+    async def renew(self, name: str, lease: float) -> Collection[str]:
+        """The one registry that there is."""
+        return [name]
+
+    async def listen(self, listener: Listener) -> None:
+        """There is nothing to hear."""
+        await asyncio.get_running_loop().create_future()
 
     async def delete(self, number: int) -> None:
         """Delete a settled job."""

@@ -6,7 +6,7 @@ So whoever has seen everything up to a number asks for the jobs with larger ones
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
 from fanfold.model.principal import covers
-from job_registry.states import RUNNING, Standing
+from job_registry.states import RUNNING, Move, Standing
 
 RESULT_PART_BYTES = 256 * 1024
 
@@ -38,6 +38,9 @@ class KeptJob:
     `number` is the last part of its id. `producer` is the principal that registered it, `holds` what its work holds, in
     words. `owner` is empty for a job that is open to all, `result_bytes` None for one without a result. `change` is the
     number of its last change. One that is `deleted` is only still there to be told as a change.
+
+    `holder` names the registry to which its producer's stream came last, and is empty once that is known to have ended.
+    `hold` counts these streams: what one of them has to write is refused once there was another (F5).
     """
 
     number: int
@@ -46,6 +49,8 @@ class KeptJob:
     producer: str
     request_id: str
     epoch: int
+    holder: str = ""
+    hold: int = 1
     label: str = ""
     parent: str = ""
     holds: str = ""
@@ -79,6 +84,7 @@ class NewJob:
     producer: str
     request_id: str
     epoch: int
+    holder: str = ""
     label: str = ""
     parent: str = ""
     holds: str = ""
@@ -129,8 +135,28 @@ class Changes:
     position: int
 
 
-Output = Mapping[tuple[int, str], Sequence[OutputPiece]]
-"""Output by the numbers of jobs and the names of sources, in order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOutput:
+    """What is kept of a source, in order."""
+
+    source: OutputSource
+    pieces: Sequence[OutputPiece]
+
+
+class Listener(Protocol):
+    """Hears what other registries on a store have done. Its methods never wait."""
+
+    def on_changes(self) -> None:
+        """There are changes, or there may be some."""
+        ...
+
+    def on_output(self, numbers: Collection[int]) -> None:
+        """There is output of these jobs."""
+        ...
+
+    def on_anything(self) -> None:
+        """There may be changes, and output of any jobs."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +169,11 @@ class Retention:
 
 
 class JobStore(Protocol):
-    """Keeps jobs. Whatever has returned is durable.
+    """Keeps jobs, for one registry or several. Whatever has returned is durable.
 
     Every method raises StoreFailed when the store cannot be read or written; then it may have taken effect or not.
-    Writes to one job are made one after the other; what a call reads has all that had returned before.
+    Writes are made one after the other, whichever registry they come from; what a call reads has all that had returned
+    before.
     """
 
     @property
@@ -162,24 +189,48 @@ class JobStore(Protocol):
         """Keep a new job. What its owner has with the same request id already is given instead."""
         ...
 
-    async def attach(self, number: int, epoch: int) -> None:
-        """Note the epoch with which a job is held now."""
+    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
+        """Have another stream hold a job, at the registry `holder`. What is settled is given as it is.
+
+        Raises:
+            Aborted: the job has a newer epoch.
+        """
+        ...
+
+    async def leave(self, holds: Mapping[int, int]) -> None:
+        """Note that streams have ended, by the numbers of their jobs and their holds; not where others have come."""
         ...
 
     async def move(
         self,
         number: int,
-        standing: Standing,
+        move: Move,
         *,
-        progress: str = "",
+        hold: int | None = None,
+        progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
     ) -> KeptJob:
-        """Note where a job stands, with its last output and its result. What is settled already is given as it is."""
+        """Move a job from where it stands, with its progress, its last output and its result; gives it as it then is.
+
+        One that does not move, as it is settled, keeps all that it has.
+
+        Raises:
+            Aborted: `hold` is not that of the job any more.
+        """
         ...
 
-    async def write_output(self, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
-        """Keep output of many jobs, and the progress lines that have changed; not of those that are settled."""
+    async def write_output(
+        self, writes: Sequence[OutputWrite], progress: Mapping[int, str], holds: Mapping[int, int]
+    ) -> None:
+        """Keep output of many jobs, and the progress lines that have changed.
+
+        Not of jobs that are settled, or have another hold than `holds` says.
+        """
+        ...
+
+    async def cut_output(self, writes: Sequence[OutputWrite]) -> None:
+        """Keep less output of jobs that are settled: what is written afresh."""
         ...
 
     async def find(self, number: int) -> KeptJob | None:
@@ -192,10 +243,6 @@ class JobStore(Protocol):
 
     async def unsettled(self) -> Sequence[KeptJob]:
         """All jobs that are not settled."""
-        ...
-
-    async def unsettled_output(self) -> Output:
-        """What is kept of the output of all jobs that are not settled."""
         ...
 
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
@@ -214,12 +261,20 @@ class JobStore(Protocol):
         """
         ...
 
-    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
-        """What is kept of a source, in order."""
+    async def output(self, number: int, source: str | None = None, offset: int = 0) -> Sequence[KeptOutput]:
+        """What is kept of a source of a job, or of each; pieces with bytes from `offset` on. None of one not there."""
         ...
 
     async def result_part(self, number: int, part: int) -> bytes | None:
         """The n-th part of a result, from 0 on, each of at most RESULT_PART_BYTES; None beyond the last."""
+        ...
+
+    async def renew(self, name: str, lease: float) -> Collection[str]:
+        """Note that a registry is there, for `lease` seconds from now; gives the names of all that are."""
+        ...
+
+    async def listen(self, listener: Listener) -> None:
+        """Let a registry hear what others do, for ever; those of a store of its own have nothing to tell."""
         ...
 
     async def delete(self, number: int) -> None:

@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fanfold.errors import Aborted
 from fanfold.model.job import JobFilter, JobState, OutputSource
-from job_registry.states import RUNNING, given_up, settled, stopped
+from job_registry.states import RUNNING, given_up, settled
 from job_registry.store.store import RESULT_PART_BYTES, ChangesGone, JobQuery, JobStore, KeptJob, Retention
-from support.job_stores import DONE, Opens, add, add_settled, memory_store, output_write, postgres_store, sqlite_store
+from support.job_stores import (
+    DONE,
+    STOP,
+    Opens,
+    add,
+    add_settled,
+    keep_output,
+    memory_store,
+    output_write,
+    pieces_of,
+    postgres_store,
+    sqlite_store,
+)
 from support.postgres import Server
 
 EVERYTHING = JobQuery()
@@ -71,23 +85,92 @@ async def test_a_request_of_the_same_owner_has_one_job(store: JobStore) -> None:
     assert await store.find_request("carol", "r") is None
 
 
-async def test_an_epoch_is_noted(store: JobStore) -> None:
+@pytest.mark.contract("C38", "F5")
+async def test_each_stream_that_comes_to_hold_a_job_has_the_next_hold_and_is_told_as_a_change(store: JobStore) -> None:
+    job = await add(store, holder="a", epoch=2)
+    assert (job.holder, job.hold) == ("a", 1)
+    kept = await store.attach(job.number, 7, "b")
+    assert (kept.holder, kept.hold, kept.epoch) == ("b", 2, 7)
+    assert kept == await store.find(job.number)
+    assert (await store.changes(EVERYTHING, job.change)).jobs == [kept]
+    with pytest.raises(Aborted) as refused:
+        await store.attach(job.number, 6, "a")
+    assert refused.value.reason == "STALE_EPOCH"
+    assert kept == await store.find(job.number)
+    assert (await store.attach(job.number, 7, "b")).hold == 3
+
+
+@pytest.mark.contract("C38", "F5")
+async def test_what_a_stream_writes_after_another_one_has_come_is_refused(store: JobStore) -> None:
+    job = await add(store, holder="a", sources=["out"])
+    kept = await store.attach(job.number, 1, "b")
+    await keep_output(store, output_write(job, (0, b"late")), progress={job.number: "late"}, hold=1)
+    with pytest.raises(Aborted) as refused:
+        await store.move(job.number, DONE, hold=1, result=b"late")
+    assert refused.value.reason == "SUPERSEDED"
+    await store.leave({job.number: 1})
+    assert kept == await store.find(job.number)
+    assert await pieces_of(store, job.number) == []
+    await keep_output(store, output_write(job, (0, b"good")), progress={job.number: "half"}, hold=2)
+    done = await store.move(job.number, DONE, hold=2)
+    assert (done.state, done.progress, done.sources[0].total_bytes) == (JobState.COMPLETED, "half", 4)
+
+
+@pytest.mark.contract("C38")
+async def test_a_stream_that_has_ended_is_noted_once_and_the_next_one_has_another_hold(store: JobStore) -> None:
+    job, done = await add(store, holder="a"), await add_settled(store, holder="a")
+    await store.leave({job.number: 1, done.number: 1})
+    left = await store.find(job.number)
+    assert left is not None
+    assert (left.holder, left.hold) == ("", 1)
+    assert (await store.changes(EVERYTHING, done.change)).jobs == [left]
+    await store.leave({job.number: 1})
+    assert await store.position() == left.change
+    assert (await store.attach(job.number, 1, "b")).hold == 2
+
+
+async def test_what_is_settled_is_not_held_again(store: JobStore) -> None:
+    done = await add_settled(store)
+    assert await store.attach(done.number, 9, "b") == done == await store.find(done.number)
+    assert await store.move(done.number, DONE, hold=7) == done
+
+
+@pytest.mark.contract("C35")
+async def test_a_move_begins_where_the_job_stands_by_then(store: JobStore) -> None:
     job = await add(store)
-    await store.attach(job.number, 7)
-    kept = await store.find(job.number)
+    killed = partial(settled, state=JobState.KILLED, detail="gone")
+    _, done = await asyncio.gather(store.move(job.number, STOP), store.move(job.number, killed))
+    assert (done.state, done.standing.stop_reason) == (JobState.KILLED, "enough")
+    kept = await store.move((await add(store)).number, STOP, progress="half")
+    assert await store.move(kept.number, STOP, progress="more") == kept
+
+
+@pytest.mark.contract("C37")
+async def test_output_of_what_is_settled_can_be_cut_and_nothing_else(store: JobStore) -> None:
+    running, done = await add(store, sources=["out"]), await add(store, sources=["out"])
+    for job in (running, done):
+        await keep_output(store, output_write(job, (0, b"abc"), (3, b"def")))
+    done = await store.move(done.number, DONE)
+    await store.cut_output([output_write(job, (3, b"def"), earliest=3, afresh=True) for job in (running, done)])
+    assert await pieces_of(store, running.number) == [(0, b"abc"), (3, b"def")]
+    assert await pieces_of(store, done.number) == [(3, b"def")]
+    kept = await store.find(done.number)
     assert kept is not None
-    assert (kept.epoch, kept.change) == (7, job.change)
+    assert (kept.sources[0].earliest_offset, kept.change) == (3, done.change)
+    await store.delete(done.number)
+    await store.cut_output([output_write(done, (3, b"def"), earliest=3, afresh=True)])
+    assert await pieces_of(store, done.number) == []
 
 
 @pytest.mark.contract("C35")
 async def test_the_first_settlement_stays(store: JobStore) -> None:
     job = await add(store)
-    stopping = await store.move(job.number, stopped(RUNNING, "enough"))
+    stopping = await store.move(job.number, STOP)
     assert (stopping.state, stopping.settled_at) == (JobState.STOPPING, None)
-    first = await store.move(job.number, settled(stopping.standing, JobState.KILLED, "gone"), result=b"partial")
+    first = await store.move(job.number, partial(settled, state=JobState.KILLED, detail="gone"), result=b"partial")
     assert first.settled_at is not None
     assert (first.state, first.standing.detail, first.standing.stop_reason) == (JobState.KILLED, "gone", "enough")
-    second = await store.move(job.number, settled(RUNNING, JobState.COMPLETED, "done"), result=b"whole")
+    second = await store.move(job.number, DONE, result=b"whole")
     assert second == first == await store.find(job.number)
     assert await store.result_part(job.number, 0) == b"partial"
 
@@ -100,14 +183,14 @@ async def test_the_last_progress_stays(store: JobStore) -> None:
 
 async def test_that_it_was_given_up_is_kept(store: JobStore) -> None:
     job = await add(store)
-    kept = await store.move(job.number, given_up(RUNNING, "producer lost"))
+    kept = await store.move(job.number, partial(given_up, detail="producer lost"))
     assert (kept.state, kept.standing.given_up, kept.standing.detail) == (JobState.FAILED, True, "producer lost")
 
 
 @pytest.mark.contract("F6")
 async def test_what_is_not_settled_is_found(store: JobStore) -> None:
     running, stopping, _ = await add(store), await add(store), await add_settled(store)
-    stopping = await store.move(stopping.number, stopped(RUNNING, "x"))
+    stopping = await store.move(stopping.number, STOP)
     found = await store.unsettled()
     assert sorted(found, key=lambda job: job.number) == [running, stopping]
 
@@ -152,7 +235,7 @@ async def test_a_list_and_the_changes_are_filtered(store: JobStore, wanted: JobF
     await add(store, kind="test", label="l")
     await add(store, kind="test", parent="p")
     await add_settled(store, kind="test", owner="bob")
-    await store.move((await add(store, kind="test", owner="bob/1")).number, stopped(RUNNING, "x"))
+    await store.move((await add(store, kind="test", owner="bob/1")).number, STOP)
     assert await ids(store, wanted=wanted) == seen
     assert [job.id for job in (await store.changes(JobQuery(wanted=wanted), 0)).jobs] == seen[::-1]
 
@@ -171,10 +254,10 @@ async def test_changes_are_told_as_jobs_are_now_each_once(store: JobStore) -> No
     one, two = await add(store), await add(store)
     position = await store.position()
     assert (await store.changes(EVERYTHING, position)).jobs == []
-    stopping = await store.move(two.number, stopped(RUNNING, "x"))
+    stopping = await store.move(two.number, STOP)
     done = await store.move(one.number, DONE)
-    await store.attach(two.number, 2)
-    await store.write_output([], {two.number: "half"})
+    await store.attach(two.number, 2, "a")
+    await keep_output(store, progress={two.number: "half"}, hold=2)
     changes = await store.changes(EVERYTHING, position)
     assert [(job.id, job.state, job.progress) for job in changes.jobs] == [
         (one.id, JobState.COMPLETED, ""),
@@ -200,37 +283,38 @@ async def test_changes_come_in_pages_and_skip_what_is_not_wanted(store: JobStore
 @pytest.mark.contract("C37", "F15")
 async def test_output_is_kept_and_forgotten_up_to_the_earliest_offset(store: JobStore) -> None:
     job = await add(store, sources=["err", "out"])
-    await store.write_output([output_write(job, (0, b"abc"), (3, b"def"))], {})
-    await store.write_output([output_write(job, (8, b"\xff"), earliest=4)], {})
-    assert [(it.offset, it.data) for it in await store.output(job.number, "out")] == [(3, b"def"), (8, b"\xff")]
+    await keep_output(store, output_write(job, (0, b"abc"), (3, b"def")))
+    await keep_output(store, output_write(job, (8, b"\xff"), earliest=4))
+    assert await pieces_of(store, job.number) == [(3, b"def"), (8, b"\xff")]
     kept = await store.find(job.number)
     assert kept is not None
     source = OutputSource(name="out", total_bytes=9, earliest_offset=4, lossy=True)
     assert kept.sources == (OutputSource(name="err"), source)
     assert kept.change == job.change
-    await store.write_output([output_write(job, (5, b"fx"), earliest=5, afresh=True)], {})
-    assert [(it.offset, it.data) for it in await store.output(job.number, "out")] == [(5, b"fx")]
-    assert await store.output(job.number, "err") == []
+    await keep_output(store, output_write(job, (5, b"fx"), earliest=5, afresh=True))
+    assert await pieces_of(store, job.number) == [(5, b"fx")]
+    assert await pieces_of(store, job.number, "err") == []
 
 
-async def test_output_of_all_jobs_that_are_not_settled_is_found_at_once(store: JobStore) -> None:
-    one, two, done = [await add(store, sources=["err", "out"]) for _ in range(3)]
-    for job, data in ((one, b"1"), (two, b"2"), (done, b"3")):
-        await store.write_output([output_write(job, (0, data), (1, b"x"))], {})
-    await store.move(done.number, DONE)
-    found = await store.unsettled_output()
-    assert {key: [(it.offset, it.data) for it in pieces] for key, pieces in found.items()} == {
-        (1, "out"): [(0, b"1"), (1, b"x")],
-        (2, "out"): [(0, b"2"), (1, b"x")],
-    }
+async def test_output_of_all_sources_is_found_at_once_and_from_an_offset_on(store: JobStore) -> None:
+    job, other = [await add(store, sources=["err", "out"]) for _ in range(2)]
+    await keep_output(store, output_write(job, (0, b"abc"), (3, b"def")))
+    await keep_output(store, output_write(other, (0, b"x")))
+    err, out = await store.output(job.number)
+    assert (err.source, err.pieces) == (OutputSource(name="err"), [])
+    assert (out.source.name, out.source.total_bytes, [it.data for it in out.pieces]) == ("out", 6, [b"abc", b"def"])
+    assert await pieces_of(store, job.number, offset=2) == [(0, b"abc"), (3, b"def")]
+    assert await pieces_of(store, job.number, offset=3) == [(3, b"def")]
+    assert await pieces_of(store, job.number, offset=6) == []
+    assert await store.output(job.number, "log") == await store.output(99) == []
 
 
 async def test_the_last_output_comes_with_the_settlement_and_none_after_it(store: JobStore) -> None:
     job = await add(store, sources=["out"])
     done = await store.move(job.number, DONE, output=[output_write(job, (0, b"the end"))])
     assert done.sources[0].total_bytes == 7
-    await store.write_output([output_write(job, (7, b"late"))], {job.number: "late"})
-    assert [it.data for it in await store.output(job.number, "out")] == [b"the end"]
+    await keep_output(store, output_write(job, (7, b"late")), progress={job.number: "late"})
+    assert await pieces_of(store, job.number) == [(0, b"the end")]
     assert await store.find(job.number) == done
 
 
@@ -264,7 +348,7 @@ async def test_a_deleted_job_is_only_told_as_a_change_any_more(store: JobStore) 
     assert kept is not None
     assert kept.deleted
     assert await ids(store) == []
-    assert await store.output(job.number, "out") == []
+    assert await pieces_of(store, job.number) == []
     assert await store.result_part(job.number, 0) is None
     (told,) = (await store.changes(EVERYTHING, position)).jobs
     assert (told.id, told.state, told.deleted, told.change) == (job.id, JobState.COMPLETED, True, done.change)
@@ -286,7 +370,7 @@ async def test_the_jobs_that_settled_first_are_forgotten_first_and_those_that_ru
     assert await ids(store) == [newer[2].id, running.id, oldest.id]
     assert await store.purge(retention(age=0)) == 2
     assert await ids(store) == [running.id]
-    assert await store.output(oldest.number, "out") == []
+    assert await pieces_of(store, oldest.number) == []
     assert await store.result_part(oldest.number, 0) is None
 
 
@@ -344,14 +428,14 @@ async def test_many_jobs_are_forgotten_at_once(store: JobStore) -> None:
 async def test_a_file_keeps_all_of_it_for_the_next_life(tmp_path: Path) -> None:
     async with sqlite_store(tmp_path) as store:
         job = await add(store, sources=["out"])
-        await store.write_output([output_write(job, (0, b"abc"))], {job.number: "half"})
+        await keep_output(store, output_write(job, (0, b"abc")), progress={job.number: "half"})
         done = await add_settled(store)
         skipped = await store.take_number()
         identity, position = store.identity, await store.position()
     async with sqlite_store(tmp_path) as store:
         (kept,) = await store.unsettled()
         assert (kept.id, kept.progress, kept.sources[0].total_bytes) == (job.id, "half", 3)
-        assert [it.data for it in await store.output(job.number, "out")] == [b"abc"]
+        assert await pieces_of(store, job.number) == [(0, b"abc")]
         assert await store.find(done.number) == done
         assert await store.take_number() == skipped + 1
         assert (store.identity, await store.position()) == (identity, position)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from fanfold.model.job import JobState, OutputPiece, OutputSource
 from job_registry.config import StoreSettings
 from job_registry.opening import open_store
-from job_registry.states import RUNNING, Standing, settled
+from job_registry.states import Move, settled, stopped
 from job_registry.store.store import JobStore, KeptJob, NewJob, OutputWrite
 
-DONE = settled(RUNNING, JobState.COMPLETED, "done")
+DONE = partial(settled, state=JobState.COMPLETED, detail="done")
+STOP = partial(stopped, reason="enough")
 
 
 class Opens(Protocol):
@@ -50,9 +52,9 @@ async def add(store: JobStore, **fields: Any) -> KeptJob:
     return await store.add(NewJob(number=number, **{**plain, **fields}))
 
 
-async def add_settled(store: JobStore, standing: Standing = DONE, **fields: Any) -> KeptJob:
+async def add_settled(store: JobStore, move: Move = DONE, **fields: Any) -> KeptJob:
     """A job that is settled."""
-    return await store.move((await add(store, **fields)).number, standing)
+    return await store.move((await add(store, **fields)).number, move)
 
 
 def output_write(job: KeptJob, *pieces: tuple[int, bytes], earliest: int = 0, afresh: bool = False) -> OutputWrite:
@@ -61,3 +63,18 @@ def output_write(job: KeptJob, *pieces: tuple[int, bytes], earliest: int = 0, af
     source = OutputSource(name="out", total_bytes=total, earliest_offset=earliest, lossy=earliest > 0)
     kept = [OutputPiece(offset=offset, data=data) for offset, data in pieces]
     return OutputWrite(number=job.number, source=source, pieces=kept, afresh=afresh)
+
+
+async def keep_output(
+    store: JobStore, *writes: OutputWrite, progress: Mapping[int, str] | None = None, hold: int = 1
+) -> None:
+    """Write output and progress, as a stream with that hold does."""
+    lines = progress or {}
+    await store.write_output(writes, lines, dict.fromkeys([*lines, *(write.number for write in writes)], hold))
+
+
+async def pieces_of(store: JobStore, number: int, source: str = "out", offset: int = 0) -> list[tuple[int, bytes]]:
+    """What is kept of a source, by offset."""
+    return [
+        (piece.offset, piece.data) for output in await store.output(number, source, offset) for piece in output.pieces
+    ]

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, true
 from fanfold.model.job import OutputPiece
 from fanfold.sql.instants import moment
 from fanfold.sql.writer import Transaction
-from job_registry.store.sql.rows import kept_job
+from job_registry.store.sql.rows import kept_job, sources_of
 from job_registry.store.sql.tables import (
     counters,
     has_request_id,
@@ -22,7 +22,7 @@ from job_registry.store.sql.tables import (
     output,
     results,
 )
-from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Output
+from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, KeptOutput
 
 
 def store_id(transaction: Transaction) -> str:
@@ -43,16 +43,6 @@ def find_request(transaction: Transaction, owner: str, request_id: str) -> KeptJ
 def unsettled(transaction: Transaction) -> Sequence[KeptJob]:
     """All jobs that are not settled."""
     return _many(transaction, select(jobs).where(is_unsettled))
-
-
-def unsettled_output(transaction: Transaction) -> Output:
-    """Output of all jobs that are not settled."""
-    live = select(jobs.c.number).where(is_unsettled)
-    its = select(output).where(output.c.number.in_(live)).order_by(output.c.number, output.c.source, output.c.first)
-    found: dict[tuple[int, str], list[OutputPiece]] = {}
-    for row in transaction.connection.execute(its):
-        found.setdefault((row.number, row.source), []).append(_piece_of(row))
-    return found
 
 
 def list_jobs(transaction: Transaction, query: JobQuery, before: int | None) -> Sequence[KeptJob]:
@@ -76,11 +66,11 @@ def changes(transaction: Transaction, query: JobQuery, after: int) -> Changes:
     return Changes(jobs=found, position=found[-1].change if len(found) == query.limit else last)
 
 
-def output_of(transaction: Transaction, number: int, source: str) -> Sequence[OutputPiece]:
-    """Output of a source."""
-    its = select(output).where(output.c.number == number, output.c.source == source).order_by(output.c.first)
-    rows = transaction.connection.execute(its)
-    return [_piece_of(row) for row in rows]
+def output_of(transaction: Transaction, number: int, source: str | None, offset: int) -> Sequence[KeptOutput]:
+    """Output of sources, from a byte on."""
+    text = transaction.connection.scalar(select(jobs.c.sources).where(jobs.c.number == number))
+    wanted = [each for each in sources_of(text or "[]") if source in (None, each.name)]
+    return [KeptOutput(source=each, pieces=_pieces(transaction, number, each.name, offset)) for each in wanted]
 
 
 def result_part(transaction: Transaction, number: int, part: int) -> bytes | None:
@@ -96,6 +86,11 @@ def _one(transaction: Transaction, *conditions: ColumnElement[bool]) -> KeptJob 
 
 def _many(transaction: Transaction, query: Select[Any]) -> Sequence[KeptJob]:
     return [kept_job(row) for row in transaction.connection.execute(query)]
+
+
+def _pieces(transaction: Transaction, number: int, source: str, offset: int) -> Sequence[OutputPiece]:
+    its = select(output).where(output.c.number == number, output.c.source == source, output.c.last > offset)
+    return [_piece_of(row) for row in transaction.connection.execute(its.order_by(output.c.first))]
 
 
 def _piece_of(row: Row[Any]) -> OutputPiece:

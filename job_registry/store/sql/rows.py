@@ -23,6 +23,8 @@ def kept_job(row: Row[Any]) -> KeptJob:
         producer=row.producer,
         request_id=row.request_id,
         epoch=row.epoch,
+        holder=row.holder,
+        hold=row.hold,
         label=row.label,
         parent=row.parent,
         holds=row.holds,
@@ -30,7 +32,7 @@ def kept_job(row: Row[Any]) -> KeptJob:
             state=JobState(row.state), detail=row.detail, stop_reason=row.stop_reason, given_up=row.given_up
         ),
         progress=row.progress,
-        sources=_sources_of(row.sources),
+        sources=sources_of(row.sources),
         result_bytes=row.result_bytes,
         created_at=moment(row.created_at),
         settled_at=None if row.settled_at is None else moment(row.settled_at),
@@ -48,6 +50,8 @@ def new_row(new: NewJob, now: int, change: int) -> dict[str, Any]:
         "producer": new.producer,
         "request_id": new.request_id,
         "epoch": new.epoch,
+        "holder": new.holder,
+        "hold": 1,
         "label": new.label,
         "parent": new.parent,
         "holds": new.holds,
@@ -80,10 +84,11 @@ def sources_text(sources: Sequence[OutputSource]) -> str:
 
 def with_source(text: str, changed: OutputSource) -> str:
     """Kept sources with one of them changed."""
-    return sources_text([changed if source.name == changed.name else source for source in _sources_of(text)])
+    return sources_text([changed if source.name == changed.name else source for source in sources_of(text)])
 
 
-def _sources_of(text: str) -> tuple[OutputSource, ...]:
+def sources_of(text: str) -> tuple[OutputSource, ...]:
+    """Sources from what is kept."""
     return tuple(
         OutputSource(name=name, total_bytes=total, earliest_offset=earliest, lossy=lossy)
         for name, total, earliest, lossy in json.loads(text)

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from fanfold.model.job import OutputPiece
 from fanfold.sql.access import Access
 from fanfold.sql.database import Database
-from job_registry.states import Standing
+from job_registry.states import Move
 from job_registry.store.sql import reads, writes
-from job_registry.store.store import Changes, JobQuery, KeptJob, NewJob, Output, OutputWrite, Retention
+from job_registry.store.sql.notices import heard_by
+from job_registry.store.store import (
+    Changes,
+    JobQuery,
+    KeptJob,
+    KeptOutput,
+    Listener,
+    NewJob,
+    OutputWrite,
+    Retention,
+)
 
 _PURGED_AT_ONCE = 200
 """So that nothing else waits long behind it."""
 
 
 @asynccontextmanager
-async def sql_store(database: Database) -> AsyncIterator[SqlJobStore]:
-    """The store in a database whose schema is up to date; leaving it waits for what is under way, and closes it."""
+async def sql_store(database: Database, *, alone: bool) -> AsyncIterator[SqlJobStore]:
+    """The store in a database whose schema is up to date; leaving it waits for what is under way, and closes it.
+
+    `alone` says that no other registry is on it.
+    """
     async with Access(database) as access:
-        yield SqlJobStore(access, await access.read(reads.store_id))
+        yield SqlJobStore(access, await access.read(reads.store_id), alone=alone)
 
 
 class SqlJobStore:
     """A JobStore in a database; see there for what the methods promise."""
 
-    def __init__(self, access: Access, identity: str) -> None:
+    def __init__(self, access: Access, identity: str, *, alone: bool) -> None:
         self.identity = identity
         self._access = access
+        self._alone = alone
 
     async def take_number(self) -> int:
         """The next number."""
@@ -39,29 +52,40 @@ class SqlJobStore:
         """Keep a new job."""
         return await self._access.write(partial(writes.add, new=new))
 
-    async def attach(self, number: int, epoch: int) -> None:
-        """Note an epoch."""
-        await self._access.write(partial(writes.attach, number=number, epoch=epoch))
+    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
+        """Have another stream hold a job."""
+        return await self._access.write(partial(writes.attach, number=number, epoch=epoch, holder=holder))
+
+    async def leave(self, holds: Mapping[int, int]) -> None:
+        """Note that streams have ended."""
+        await self._access.write(partial(writes.leave, holds=holds))
 
     async def move(
         self,
         number: int,
-        standing: Standing,
+        move: Move,
         *,
-        progress: str = "",
+        hold: int | None = None,
+        progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
     ) -> KeptJob:
-        """Note where a job stands."""
+        """Move a job."""
         operation = partial(
-            writes.move, number=number, standing=standing, progress=progress, written=output, result=result
+            writes.move, number=number, move=move, hold=hold, progress=progress, written=output, result=result
         )
         return await (await self._access.submit(operation, _size_of(output) + len(result or b"")))
 
-    async def write_output(self, written: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
+    async def write_output(
+        self, written: Sequence[OutputWrite], progress: Mapping[int, str], holds: Mapping[int, int]
+    ) -> None:
         """Keep output and progress."""
-        operation = partial(writes.write_output, writes=written, progress=progress)
+        operation = partial(writes.write_output, writes=written, progress=progress, holds=holds)
         await (await self._access.submit(operation, _size_of(written)))
+
+    async def cut_output(self, written: Sequence[OutputWrite]) -> None:
+        """Keep less output."""
+        await (await self._access.submit(partial(writes.cut_output, writes=written), _size_of(written)))
 
     async def find(self, number: int) -> KeptJob | None:
         """A job."""
@@ -75,10 +99,6 @@ class SqlJobStore:
         """Jobs that are not settled."""
         return await self._access.read(reads.unsettled)
 
-    async def unsettled_output(self) -> Output:
-        """Output of jobs that are not settled."""
-        return await self._access.read(reads.unsettled_output)
-
     async def list_jobs(self, query: JobQuery, before: int | None = None) -> Sequence[KeptJob]:
         """Jobs by descending number."""
         return await self._access.read(partial(reads.list_jobs, query=query, before=before))
@@ -91,13 +111,22 @@ class SqlJobStore:
         """Jobs by change."""
         return await self._access.read(partial(reads.changes, query=query, after=after))
 
-    async def output(self, number: int, source: str) -> Sequence[OutputPiece]:
-        """Output of a source."""
-        return await self._access.read(partial(reads.output_of, number=number, source=source))
+    async def output(self, number: int, source: str | None = None, offset: int = 0) -> Sequence[KeptOutput]:
+        """Output of sources."""
+        return await self._access.read(partial(reads.output_of, number=number, source=source, offset=offset))
 
     async def result_part(self, number: int, part: int) -> bytes | None:
         """A part of a result."""
         return await self._access.read(partial(reads.result_part, number=number, part=part))
+
+    async def renew(self, name: str, lease: float) -> Collection[str]:
+        """Note that a registry is there."""
+        operation = partial(writes.renew, name=name, lease=lease, alone=self._alone)
+        return await self._access.write(operation, urgent=True)
+
+    async def listen(self, listener: Listener) -> None:
+        """Hear what others do."""
+        await self._access.hear(heard_by(listener))
 
     async def delete(self, number: int) -> None:
         """Delete a settled job."""

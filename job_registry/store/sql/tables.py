@@ -15,6 +15,7 @@ from sqlalchemy import (
     false,
     func,
     or_,
+    text,
     true,
 )
 
@@ -45,6 +46,8 @@ jobs = Table(
     Column("settled_at", BigInteger),
     Column("change", BigInteger, nullable=False),
     Column("deleted", Boolean, nullable=False),
+    Column("holder", Words, nullable=False, server_default=text("''")),
+    Column("hold", BigInteger, nullable=False, server_default=text("0")),
 )
 """One row a job."""
 
@@ -101,6 +104,14 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 """The last `number` and `change` that were given, and the last change that was `forgotten`."""
+
+registries = Table(
+    "registries",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("until", BigInteger, nullable=False),
+)
+"""Those that are there, each until it says so again."""
 
 identity = Table("identity", metadata, Column("store_id", Words, primary_key=True))
 """One row, which tells this store from all others."""

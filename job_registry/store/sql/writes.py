@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, func, insert, or_, select, true, update
 
 from fanfold.model.principal import outermost
 from fanfold.sql.instants import instant, micros
 from fanfold.sql.writer import Transaction
-from job_registry.states import Standing
+from job_registry.refusals import stale_epoch, superseded
+from job_registry.states import Move
+from job_registry.store.sql.notices import tell_changes, tell_output
 from job_registry.store.sql.rows import kept_job, new_row, standing_columns, with_source
 from job_registry.store.sql.tables import (
     counters,
@@ -22,9 +24,19 @@ from job_registry.store.sql.tables import (
     is_within,
     jobs,
     output,
+    registries,
     results,
 )
-from job_registry.store.store import RESULT_PART_BYTES, KeptJob, NewJob, OutputWrite, Retention
+from job_registry.store.store import (
+    RESULT_PART_BYTES,
+    KeptJob,
+    NewJob,
+    OutputWrite,
+    Retention,
+)
+
+_AT_ONCE = 1_000
+"""Numbers in one statement; databases take tens of thousands."""
 
 _is_this = jobs.c.number == bindparam("this")
 _SELECT = select(jobs).where(_is_this)
@@ -49,48 +61,87 @@ def add(transaction: Transaction, new: NewJob) -> KeptJob:
     if known is not None:
         return kept_job(known)
     connection.execute(insert(jobs), new_row(new, transaction.now, _next(transaction, "change")))
-    return kept_job(connection.execute(_SELECT, {"this": new.number}).one())
+    tell_changes(transaction)
+    return _kept(transaction, new.number)
 
 
-def attach(transaction: Transaction, number: int, epoch: int) -> None:
-    """Note an epoch."""
-    transaction.connection.execute(_UPDATE, {"this": number, "epoch": epoch})
+def attach(transaction: Transaction, number: int, epoch: int, holder: str) -> KeptJob:
+    """Have another stream hold a job that is not settled."""
+    row = _unsettled(transaction, number)
+    if row is None:
+        return _kept(transaction, number)
+    if epoch < row.epoch:
+        raise stale_epoch(row.epoch, epoch)
+    _change(transaction, number, epoch=epoch, holder=holder, hold=row.hold + 1)
+    return _kept(transaction, number)
+
+
+def leave(transaction: Transaction, holds: Mapping[int, int]) -> None:
+    """Note that streams have ended."""
+    for number, row in _held(transaction, holds).items():
+        if row.holder:
+            _change(transaction, number, holder="")
 
 
 def move(
     transaction: Transaction,
     number: int,
-    standing: Standing,
-    progress: str,
+    move: Move,
+    hold: int | None,
+    progress: str | None,
     written: Sequence[OutputWrite],
     result: bytes | None,
 ) -> KeptJob:
-    """Note where a job stands; it stays as it is when it is settled."""
-    connection = transaction.connection
-    row = _unsettled(transaction, number)
-    if row is not None:
-        for write in written:
-            _write(transaction, write)
-        columns: dict[str, Any] = {
-            **standing_columns(standing),
-            "progress": progress,
-            "change": _next(transaction, "change"),
-        }
-        if standing.state.is_settled:
-            columns |= {"settled_at": transaction.now, "result_bytes": None if result is None else len(result)}
-            _keep_result(transaction, number, result)
-        connection.execute(_UPDATE, {"this": number, **columns})
-    return kept_job(connection.execute(_SELECT, {"this": number}).one())
-
-
-def write_output(transaction: Transaction, writes: Sequence[OutputWrite], progress: Mapping[int, str]) -> None:
-    """Keep output and progress of jobs that are not settled."""
-    for write in writes:
+    """Move a job."""
+    kept = _kept(transaction, number)
+    if hold is not None and not kept.state.is_settled and hold != kept.hold:
+        raise superseded()
+    standing = move(kept.standing)
+    if standing == kept.standing:
+        return kept
+    for write in written:
         _write(transaction, write)
+    columns: dict[str, Any] = standing_columns(standing)
+    if progress is not None:
+        columns["progress"] = progress
+    if standing.state.is_settled:
+        columns |= {"settled_at": transaction.now, "result_bytes": None if result is None else len(result)}
+        _keep_result(transaction, number, result)
+    _change(transaction, number, **columns)
+    return _kept(transaction, number)
+
+
+def write_output(
+    transaction: Transaction, writes: Sequence[OutputWrite], progress: Mapping[int, str], holds: Mapping[int, int]
+) -> None:
+    """Keep output and progress of jobs that are held so."""
+    held = _held(transaction, holds)
+    for write in writes:
+        if write.number in held:
+            _write(transaction, write)
     for number, line in progress.items():
-        if _unsettled(transaction, number) is not None:
-            columns = {"this": number, "progress": line, "change": _next(transaction, "change")}
-            transaction.connection.execute(_UPDATE, columns)
+        if number in held:
+            _change(transaction, number, progress=line)
+    tell_output(transaction, {write.number for write in writes})
+
+
+def cut_output(transaction: Transaction, writes: Sequence[OutputWrite]) -> None:
+    """Keep less output of settled jobs."""
+    wanted = [write.number for write in writes]
+    there = select(jobs.c.number).where(jobs.c.number.in_(wanted), is_settled, is_there)
+    numbers = set(transaction.connection.scalars(there))
+    for write in writes:
+        if write.number in numbers:
+            _write(transaction, write)
+
+
+def renew(transaction: Transaction, name: str, lease: float, alone: bool) -> Collection[str]:
+    """Note that a registry is there, and no other if it has the database alone; the names of all that are."""
+    connection = transaction.connection
+    gone = true() if alone else or_(registries.c.name == name, registries.c.until < transaction.now)
+    connection.execute(delete(registries).where(gone))
+    connection.execute(insert(registries), {"name": name, "until": transaction.now + micros(lease)})
+    return connection.scalars(select(registries.c.name)).all()
 
 
 def delete_job(transaction: Transaction, number: int) -> None:
@@ -150,8 +201,30 @@ def _beyond_of_owners(transaction: Transaction, retention: Retention, limit: int
     return found
 
 
+def _change(transaction: Transaction, number: int, **columns: Any) -> None:
+    """Change a job so that it is told."""
+    columns["change"] = _next(transaction, "change")
+    transaction.connection.execute(_UPDATE, {"this": number, **columns})
+    tell_changes(transaction)
+
+
 def _next(transaction: Transaction, counter: str) -> int:
     return int(transaction.connection.execute(_NEXT, {"counter": counter}).scalar_one())
+
+
+def _kept(transaction: Transaction, number: int) -> KeptJob:
+    return kept_job(transaction.connection.execute(_SELECT, {"this": number}).one())
+
+
+def _held(transaction: Transaction, holds: Mapping[int, int]) -> Mapping[int, Row[Any]]:
+    """The jobs, by number, that are not settled and have these holds."""
+    found: dict[int, Row[Any]] = {}
+    numbers = list(holds)
+    for first in range(0, len(numbers), _AT_ONCE):
+        these = jobs.c.number.in_(numbers[first : first + _AT_ONCE])
+        its = select(jobs.c.number, jobs.c.hold, jobs.c.holder).where(these, is_unsettled)
+        found |= {row.number: row for row in transaction.connection.execute(its) if row.hold == holds[row.number]}
+    return found
 
 
 def _unsettled(transaction: Transaction, number: int) -> Row[Any] | None:
@@ -160,10 +233,8 @@ def _unsettled(transaction: Transaction, number: int) -> Row[Any] | None:
 
 def _write(transaction: Transaction, write: OutputWrite) -> None:
     connection, number, source = transaction.connection, write.number, write.source
-    row = _unsettled(transaction, number)
-    if row is None:
-        return
-    connection.execute(_UPDATE, {"this": number, "sources": with_source(row.sources, source)})
+    sources = connection.scalar(select(jobs.c.sources).where(jobs.c.number == number))
+    connection.execute(_UPDATE, {"this": number, "sources": with_source(sources or "[]", source)})
     its: ColumnElement[bool] = and_(output.c.number == number, output.c.source == source.name)
     gone = its if write.afresh else and_(its, output.c.last <= source.earliest_offset)
     connection.execute(delete(output).where(gone))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from fanfold.model.job import JobFilter, JobState
 from job_registry import changes as changes_module
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
-from job_registry.states import RUNNING, settled, stopped
+from job_registry.states import settled
 from job_registry.store.memory import MemoryJobStore
 from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Retention, StoreFailed
-from support.job_stores import DONE, add, add_settled
+from support.job_stores import DONE, STOP, add, add_settled, keep_output
 from support.mesh import until
 
 pytestmark = pytest.mark.contract("F23")
@@ -72,6 +73,8 @@ def last_states(jobs: Any) -> dict[str, KeptJob]:
     return {job.id: job for job in jobs}
 
 
+FAILED = partial(settled, state=JobState.FAILED, detail="y")
+
 moves = st.lists(st.tuples(st.sampled_from(["add", "stop", "settle", "progress"]), st.integers(0, 5)), max_size=30)
 
 
@@ -87,10 +90,9 @@ async def test_it_tells_from_every_position_what_the_store_tells(steps: list[tup
                 continue
             job = jobs[which % len(jobs)]
             if move == "progress":
-                await store.write_output([], {job.number: f"line {number}"})
+                await keep_output(store, progress={job.number: f"line {number}"})
             else:
-                standing = stopped(RUNNING, "x") if move == "stop" else settled(RUNNING, JobState.FAILED, "y")
-                await store.move(job.number, standing)
+                await store.move(job.number, STOP if move == "stop" else FAILED)
             if number % 7 == 0:
                 await it.catch_up()
         await it.catch_up()
