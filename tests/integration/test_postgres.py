@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,7 @@ from coordinator.config import JournalSettings
 from coordinator.journal.journal import Holder, Journal, JournalFailed, KeptRun
 from coordinator.journal.opening import open_journal
 from coordinator.journal.sql.schema import JOURNAL
+from fanfold.background import background
 from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.sql.access import Access
 from fanfold.sql.database import Contents
@@ -32,9 +34,10 @@ from fanfold.sql.opening import open_database
 from fanfold.sql.postgres import postgres_database
 from fanfold.sql.settings import DatabaseSettings
 from fanfold.sql.writer import Operation, Transaction
+from job_registry.store.sql import notices
 from job_registry.store.sql.schema import STORE
-from job_registry.store.store import StoreFailed
-from support.job_stores import add, postgres_store
+from job_registry.store.store import JobStore, StoreFailed
+from support.job_stores import STOP, add, keep_output, output_write, postgres_store
 from support.journals import (
     ALICE,
     HERE,
@@ -50,6 +53,7 @@ from support.journals import (
     postgres_journal,
     record,
 )
+from support.mesh import until
 from support.postgres import GUARDED, Server, execute, running_server
 
 
@@ -288,38 +292,95 @@ async def test_transactions_that_wait_for_one_another_are_repeated(url: str) -> 
     assert execute(url, "SELECT n FROM fanfold_journal.t ORDER BY k") == [(2,), (2,)]
 
 
-# One registry.
+# Several registries.
+
+
+async def test_what_one_registry_does_the_others_hear_also_after_they_were_cut_off(url: str) -> None:
+    async with postgres_store(url) as one, postgres_store(url) as other:
+        heard = Heard()
+        async with background(other.listen(heard)):
+            await until(lambda: heard.anything > 0, "it listens")
+            job = await add(one, sources=["out"])
+            await until(lambda: heard.changes > 0, "it hears of the job")
+            await keep_output(one, output_write(job, (0, b"x")))
+            await until(lambda: heard.output == [job.number], "it hears of the output")
+            before = heard.anything
+            cut_all(url)
+            await until(lambda: heard.anything >= before + 2, "it has looked, and listens again")
+            heard.changes = 0
+            await eventually(partial(moves, one, job.number), "the job is moved")
+            await until(lambda: heard.changes > 0, "it hears of that")
+
+
+async def test_a_notice_of_very_many_jobs_is_one_of_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "MOST_NUMBERS", 3)
+    async with postgres_store(url) as one, postgres_store(url) as other:
+        jobs = [await add(one, sources=["out"]) for _ in range(4)]
+        heard = Heard()
+        async with background(other.listen(heard)):
+            await until(lambda: heard.anything > 0, "it listens")
+            before = heard.anything
+            await keep_output(one, *(output_write(job, (0, b"x")) for job in jobs))
+            await until(lambda: heard.anything > before, "it hears of that")
+            assert heard.output == []
+            await keep_output(one, *(output_write(job, (1, b"x")) for job in jobs[:3]))
+            await until(lambda: heard.output == [1, 2, 3], "it hears which jobs these are")
+
+
+class Heard:
+    """Counts what is heard."""
+
+    def __init__(self) -> None:
+        self.changes = self.anything = 0
+        self.output: list[int] = []
+
+    def on_changes(self) -> None:
+        self.changes += 1
+
+    def on_output(self, numbers: Collection[int]) -> None:
+        self.output += numbers
+
+    def on_anything(self) -> None:
+        self.anything += 1
+
+
+async def moves(store: JobStore, number: int) -> bool:
+    """Whether a job could be moved."""
+    with suppress(StoreFailed):
+        await store.move(number, STOP)
+        return True
+    return False
 
 
 @pytest.mark.process
-async def test_a_second_registry_is_refused_until_the_first_one_is_gone(url: str) -> None:
-    async with postgres_store(url) as store:
+async def test_a_registry_of_the_former_release_is_waited_for_before_the_tables_are_for_several(url: str) -> None:
+    async with postgres_store(url):
+        pass
+    for statement in (
+        "UPDATE fanfold_job_store.alembic_version SET version_num = '0001'",
+        "ALTER TABLE fanfold_job_store.jobs DROP COLUMN holder, DROP COLUMN hold",
+        "DROP TABLE fanfold_job_store.registries",
+    ):
+        execute(url, statement)
+    former = postgres_database(url, STORE)
+    with former.writer.connect() as connection:
+        connection.exec_driver_sql("SELECT pg_advisory_lock(hashtext(current_setting('search_path')), 1)")
+        connection.commit()
         with pytest.raises(FailedPrecondition, match="another process has it"):
             async with postgres_store(url):
                 pass
-        assert (await add(store)).number == 1
+        connection.invalidate()
+    former.close()
     async with postgres_store(url) as store:
-        assert len(await store.unsettled()) == 1
+        assert (await add(store)).hold == 1
 
 
-async def test_a_registry_that_was_cut_off_goes_on_unless_another_one_has_had_its_store_meanwhile(url: str) -> None:
-    async with postgres_store(url) as first:
-
-        async def writes() -> bool:
-            with suppress(StoreFailed):
-                await add(first)
-                return True
-            return False
-
-        cut_all(url)
-        await eventually(writes, "it goes on by itself")
-        cut_all(url)
-        async with postgres_store(url) as second:
-            assert len(await second.unsettled()) == 1
-            await add(second)
-        assert [await writes() for _ in range(4)] == [False] * 4
-    async with postgres_store(url) as third:
-        assert len(await third.unsettled()) == 2
+async def test_registries_know_which_of_them_are_there(url: str) -> None:
+    async with postgres_store(url) as one, postgres_store(url) as other:
+        assert await one.renew("a", 60.0) == ["a"]
+        assert sorted(await other.renew("b", 60.0)) == ["a", "b"]
+        assert sorted(await one.renew("a", 0.0)) == ["a", "b"]
+        assert await other.renew("b", 60.0) == ["b"]
 
 
 # What PostgreSQL cannot keep, and what happens to its connections.
@@ -396,18 +457,3 @@ async def test_a_server_that_dies_is_an_error_and_what_was_acknowledged_is_there
             assert await all_entries(journal, "r") == events(1, 3)
             await journal.append(append("r", events(4, 1)))
             assert await all_entries(journal, "r") == events(1, 4)
-
-
-@pytest.mark.process
-async def test_a_registry_has_its_store_alone_again_after_its_server_was_away() -> None:
-    with running_server() as server:
-        url = server.url("postgres")
-        async with postgres_store(url) as store:
-            job = await add(store)
-            server.stop()
-            with pytest.raises(StoreFailed):
-                await store.take_number()
-            server.start()
-            assert await store.find(job.number) == job
-            assert await store.take_number() == job.number + 1
-            assert execute(url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") == [(1,)]

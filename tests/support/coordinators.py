@@ -58,9 +58,9 @@ def journal_in(folder: Path, **settings: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def registry_in(folder: Path, **settings: Any) -> AsyncIterator[Registry]:
+async def registry_in(folder: Path, *, name: str = "registry", **settings: Any) -> AsyncIterator[Registry]:
     """A job registry with a store in `folder` and short times; `settings` go over the defaults."""
-    file = folder / "registry.yaml"
+    file = folder / f"{name}.yaml"
     short = {
         "listen": ANY_PORT,
         "metrics_listen": ANY_PORT,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from fanfold.model.job import JobState, OutputPiece, OutputSource
 from job_registry.config import StoreSettings
@@ -43,6 +44,21 @@ async def postgres_store(url: str) -> AsyncIterator[JobStore]:
     """The store in a database of PostgreSQL."""
     async with open_store(StoreSettings(url=url)) as store:
         yield store
+
+
+@asynccontextmanager
+async def postgres_stores(url: str) -> AsyncIterator[JobStore]:
+    """The stores of two registries in one database, which are asked in turns."""
+    async with postgres_store(url) as one, postgres_store(url) as other:
+        yield cast(JobStore, _InTurns([one, other]))
+
+
+class _InTurns:
+    def __init__(self, stores: Sequence[JobStore]) -> None:
+        self._stores = cycle(stores)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(next(self._stores), name)
 
 
 async def add(store: JobStore, **fields: Any) -> KeptJob:

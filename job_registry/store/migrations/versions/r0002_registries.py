@@ -13,6 +13,10 @@ down_revision = "0001"
 
 def upgrade() -> None:
     """Add who holds a job, and who there is to hold it."""
+    if op.get_bind().dialect.name == "postgresql":
+        # A registry of the former release has the store alone as long as it holds this lock, and knows of no others.
+        op.execute("SELECT pg_advisory_xact_lock(hashtext(current_setting('search_path')), 1)")
+        op.execute("DROP SEQUENCE IF EXISTS holders")
     op.add_column("jobs", sa.Column("holder", Words, nullable=False, server_default=sa.text("''")))
     op.add_column("jobs", sa.Column("hold", sa.BigInteger, nullable=False, server_default=sa.text("0")))
     op.create_table(
