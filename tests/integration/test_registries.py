@@ -21,7 +21,7 @@ from job_registry.states import LOST
 from support.coordinators import registry_in
 from support.journals import eventually
 from support.mesh import DEADLINE
-from support.postgres import Server, execute
+from support.postgres import Server
 from support.proxy import proxied
 from support.registries import COMPLETED, FAILED, KILLED, RawProducer, registry_alone, stub_of
 
@@ -42,12 +42,13 @@ class Two:
 
 
 @asynccontextmanager
-async def registries(urls: Sequence[str], **settings: Any) -> AsyncIterator[Two]:
+async def registries(urls: Sequence[str], *, lease: float = 30.0, **settings: Any) -> AsyncIterator[Two]:
     """Registries in this process, each with an address of their database."""
     async with AsyncExitStack() as stack:
         stubs = []
         for url in urls:
-            serving = await stack.enter_async_context(registry_alone(store={"url": url, **SHORT}, **settings))
+            store = {"url": url, "lease": lease}
+            serving = await stack.enter_async_context(registry_alone(store=store, **settings))
             stubs.append(await stack.enter_async_context(stub_of(serving.address)))
         yield Two(*stubs)
 
@@ -228,34 +229,36 @@ async def test_a_producer_that_is_away_from_both_is_given_up_once(postgres: Serv
 
 @pytest.mark.contract("C38", "F18")
 async def test_a_registry_that_is_cut_off_from_the_store_sends_its_producers_to_the_other(postgres: Server) -> None:
-    with postgres.named_database() as name:
-        postgres.execute("CREATE ROLE cut_off LOGIN SUPERUSER")
-        try:
-            async with registries([postgres.url(name, "cut_off"), postgres.url(name)]) as two:
-                first = RawProducer(two.one)
-                await first.open()
-                job = await first.start()
-                await until_known(two.other, job.id)
-                postgres.execute("ALTER ROLE cut_off NOLOGIN")
-                execute(
-                    postgres.url("postgres"),
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cut_off'",
-                )
-                code, _ = await first.error()
-                assert code is grpc.StatusCode.UNAVAILABLE
-                second = RawProducer(two.other)
-                await second.reattach(job.id)
-                assert (await second.settle()).state == COMPLETED
-                postgres.execute("ALTER ROLE cut_off LOGIN")
+    postgres.execute("CREATE ROLE cut_off LOGIN SUPERUSER")
+    try:
+        with postgres.named_database() as name:
+            await is_cut_off_and_comes_back(postgres, postgres.url(name, "cut_off"), postgres.url(name))
+    finally:
+        postgres.execute("DROP ROLE cut_off")
 
-                async def is_back() -> bool:
-                    with suppress(grpc.aio.AioRpcError):
-                        return (await get(two.one, job.id)).state == COMPLETED
-                    return False
 
-                await eventually(is_back, "the first registry shows what has become of the job")
-        finally:
-            postgres.execute("DROP ROLE cut_off")
+async def is_cut_off_and_comes_back(postgres: Server, url: str, others: str) -> None:
+    async with registries([url, others], lease=3.0) as two:
+        first, elsewhere = RawProducer(two.one), RawProducer(two.other)
+        await first.open()
+        job = await first.start()
+        await elsewhere.open(request_id="elsewhere")
+        await until_known(two.one, (await elsewhere.start()).id)
+        postgres.execute("ALTER ROLE cut_off NOLOGIN")
+        postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cut_off'")
+        code, _ = await first.error()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        second = RawProducer(two.other)
+        await second.reattach(job.id)
+        assert (await second.settle()).state == COMPLETED
+        postgres.execute("ALTER ROLE cut_off LOGIN")
+
+        async def is_back() -> bool:
+            with suppress(grpc.aio.AioRpcError):
+                return (await get(two.one, job.id)).state == COMPLETED
+            return False
+
+        await eventually(is_back, "the first registry shows what has become of the job")
 
 
 async def until_known(stub: JobRegistryAsyncStub, job_id: str) -> None:
