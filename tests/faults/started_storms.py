@@ -74,7 +74,7 @@ async def live_through(seed: int, folder: Path, server: Server | None = None) ->
     draw = random.Random(seed)
     with server.database() if server else nullcontext("") as url:
         kept = {"path": "", "url": url} if url else {}
-        store = {"store": kept} if url else {}
+        store: dict[str, Any] = {"store": kept} if url else {}
         async with (
             registry_in(folder, producers={"grace": 20.0, "stop_deadline": 20.0}, **store) as registry,
             coordinators(folder, registry=registry.address, placement=PATIENCE, journal=kept) as up,

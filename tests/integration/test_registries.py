@@ -221,10 +221,12 @@ async def test_a_producer_that_is_away_from_both_is_given_up_once(postgres: Serv
                 late = RawProducer(stub)
                 await late.say(reattach=pb.ProduceReattach(job_id=job.id, epoch=9))
                 assert await late.error() == (grpc.StatusCode.NOT_FOUND, "GONE")
-            page: Any = await two.other.WatchJobs(
-                pb.WatchJobsRequest(cursor=cursor, filter=pb.JobFilter(states=[FAILED]))
-            ).read()
-            assert [(it.id, it.detail) for it in page.jobs] == [(job.id, LOST)]
+            wanted = pb.JobFilter(states=[FAILED])
+            watched: Any = two.other.WatchJobs(pb.WatchJobsRequest(cursor=cursor, filter=wanted))
+            async with asyncio.timeout(DEADLINE):
+                while not (told := (await watched.read()).jobs):
+                    pass
+            assert [(it.id, it.detail) for it in told] == [(job.id, LOST)]
 
 
 @pytest.mark.contract("C38", "F18")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,9 +11,9 @@ from coordinator.journal.journal import Holder, Journal, Record, RunFilter
 from fanfold.errors import Aborted
 from fanfold.model.job import JobState
 from fanfold.model.run import Budget, RunState, StepCounts
-from job_registry.states import RUNNING, settled
+from job_registry.states import settled
 from job_registry.store.store import JobQuery, JobStore
-from support.job_stores import add, add_settled, output_write
+from support.job_stores import add, add_settled, keep_output, output_write, pieces_of
 from support.journals import ALICE, HERE, THERE, all_entries, append, ending, events, new_run, record
 
 LEASE = 60.0
@@ -92,13 +93,13 @@ def _latest(records: object) -> dict[str, bytes]:
 async def fill_store(store: JobStore) -> None:
     """Keep jobs that run, are to stop, are settled and are deleted, with output and a result."""
     done = await add(store, request_id="q1", label="nightly", parent="alice/s")
-    await store.write_output([output_write(done, (0, OUTPUT[0]))], {done.number: "half"})
+    await keep_output(store, output_write(done, (0, OUTPUT[0])), progress={done.number: "half"})
     last = output_write(done, (len(OUTPUT[0]), OUTPUT[1]))
-    standing = settled(RUNNING, JobState.COMPLETED, "all well")
-    await store.move(done.number, standing, progress="all", output=[last], result=RESULT)
+    ended = partial(settled, state=JobState.COMPLETED, detail="all well")
+    await store.move(done.number, ended, progress="all", output=[last], result=RESULT)
     runs = await add(store, kind="lines", owner="bob/é", request_id="q2", holds="a process", sources=["out"])
-    await store.attach(runs.number, 5)
-    await store.write_output([output_write(runs, (0, OUTPUT[0]))], {runs.number: "1/2"})
+    await store.attach(runs.number, 5, "")
+    await keep_output(store, output_write(runs, (0, OUTPUT[0])), progress={runs.number: "1/2"}, hold=2)
     gone = await add_settled(store, request_id="q3")
     await store.delete(gone.number)
     await add(store, owner="", request_id="q4")
@@ -112,10 +113,10 @@ async def check_store(store: JobStore) -> None:
     assert (done.label, done.parent, done.progress, done.standing.detail) == ("nightly", "alice/s", "all", "all well")
     assert (done.state, done.result_bytes) == (JobState.COMPLETED, len(RESULT))
     assert [await store.result_part(1, part) for part in range(2)] == [RESULT, None]
-    assert b"".join(piece.data for piece in await store.output(1, "out")) == b"".join(OUTPUT)
+    assert b"".join(data for _, data in await pieces_of(store, 1)) == b"".join(OUTPUT)
     assert (runs.owner, runs.epoch, runs.holds, runs.progress) == ("bob/é", 5, "a process", "1/2")
     assert [source.name for source in runs.sources] == ["out"]
-    assert [piece.data for piece in (await store.unsettled_output())[2, "out"]] == OUTPUT[:1]
+    assert await pieces_of(store, 2) == [(0, OUTPUT[0])]
     assert {job.number for job in await store.unsettled()} == {2, 4}
     assert opened.owner == ""
     changed = await store.changes(JobQuery(), 0)
@@ -125,7 +126,9 @@ async def check_store(store: JobStore) -> None:
 
 async def _settle(store: JobStore) -> None:
     position = await store.position()
-    assert (await store.move(2, settled(RUNNING, JobState.FAILED, "late"))).state is JobState.FAILED
+    hold = (await store.attach(2, 5, "here")).hold
+    failed = partial(settled, state=JobState.FAILED, detail="late")
+    assert (await store.move(2, failed, hold=hold)).state is JobState.FAILED
     assert [job.number for job in (await store.changes(JobQuery(), position)).jobs] == [2]
     found = await store.find_request("alice", "q1")
     assert found is not None
