@@ -92,7 +92,7 @@ def _latest(records: object) -> dict[str, bytes]:
 
 async def fill_store(store: JobStore) -> None:
     """Keep jobs that run, are to stop, are settled and are deleted, with output and a result."""
-    done = await add(store, request_id="q1", label="nightly", parent="alice/s")
+    done = await add(store, request_id="q1", label="nightly", parent="alice/s", sources=["out"])
     await keep_output(store, output_write(done, (0, OUTPUT[0])), progress={done.number: "half"})
     last = output_write(done, (len(OUTPUT[0]), OUTPUT[1]))
     ended = partial(settled, state=JobState.COMPLETED, detail="all well")
