@@ -10,7 +10,7 @@ from coordinator.config import CoordinatorConfig, JournalSettings
 from coordinator.executor import named_factory
 from fanfold.errors import FieldViolation
 from fanfold.rpc.addresses import parse_address
-from fanfold.rpc.preflight import said_by, troubles_of_addresses, troubles_of_calling, troubles_of_serving
+from fanfold.rpc.preflight import said_by, troubles_of_addresses, troubles_of_calling, troubles_of_serving, unreadable
 from fanfold.sql.preflight import troubles_of_database
 
 HEARTBEAT_SHARE = 0.8
@@ -51,6 +51,7 @@ def _contradictions_of_journal(journal: JournalSettings) -> Iterator[FieldViolat
 def troubles(config: CoordinatorConfig) -> Iterator[FieldViolation]:
     """What this machine lacks of what the settings name, and addresses that are none."""
     yield from troubles_of_serving(config)
+    yield from unreadable(config.traces, "traces")
     yield from troubles_of_addresses(config.nodes.static, "nodes.static")
     yield from troubles_of_addresses(config.nodes.dns, "nodes.dns")
     for field in ("advertise", "registry"):

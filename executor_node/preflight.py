@@ -11,7 +11,7 @@ from executor_node.agents.files import load_agents
 from executor_node.config import ExecutorNodeConfig
 from fanfold.errors import FieldViolation
 from fanfold.rpc.addresses import parse_address
-from fanfold.rpc.preflight import said_by, troubles_of_addresses, troubles_of_calling, troubles_of_serving
+from fanfold.rpc.preflight import said_by, troubles_of_addresses, troubles_of_calling, troubles_of_serving, unreadable
 
 
 def contradictions(config: ExecutorNodeConfig) -> Iterator[FieldViolation]:
@@ -26,6 +26,7 @@ def contradictions(config: ExecutorNodeConfig) -> Iterator[FieldViolation]:
 def troubles(config: ExecutorNodeConfig) -> Iterator[FieldViolation]:
     """What this machine lacks of what the settings name, addresses that are none, and faults of agent files."""
     yield from troubles_of_serving(config)
+    yield from unreadable(config.traces, "traces")
     yield from troubles_of_addresses(config.announce_to, "announce_to")
     yield from troubles_of_calling(config.client, config.announce_to)
     if config.advertise:

@@ -1,8 +1,9 @@
-"""What `fanfold serve --check-config` and `fanfold config show` print."""
+"""What `fanfold serve --check-config` and `fanfold config` print."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,7 +11,8 @@ from pydantic import BaseModel
 
 from fanfold.cli.output import show_text, tell
 from fanfold.cli.printable import printable
-from fanfold.cli.service_settings import ServiceSettings
+from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE, JOB_REGISTRY, ServiceSettings, service_settings
+from fanfold.errors import FieldViolation
 from fanfold.settings.client import client_variables
 from fanfold.settings.environment import TOKEN_VARIABLE, full_environment
 from fanfold.settings.layers import Location
@@ -19,14 +21,34 @@ MASK = "***"
 """In place of a secret."""
 
 
-def check(service: ServiceSettings[Any]) -> bool:
-    """Say everything that is wrong with a service's settings, a line each. Returns whether nothing is."""
-    wrong = service.wrongs()
+def check(service: ServiceSettings[Any], more: Sequence[FieldViolation] = ()) -> bool:
+    """Say everything that is wrong with a service's settings, and `more`, a line each. Returns whether nothing is."""
+    wrong = [*service.wrongs(), *more]
     for violation in wrong:
         tell(printable(str(violation)), "red")
     if not wrong:
         tell(f"{service.name}: nothing is wrong with its settings.")
     return not wrong
+
+
+def check_together(coordinator: Path, nodes: Sequence[Path], registry: Path | None) -> bool:
+    """Say everything that is wrong with the settings of several services, and between them, below the name of each.
+
+    Returns whether nothing is. Raises InvalidArgument for a file that makes no sense.
+    """
+    from fanfold.cli.agreement import disagreements_of_node, disagreements_of_registry  # noqa: PLC0415 - loads them all
+
+    first = service_settings(COORDINATOR, coordinator)
+    arranges, _ = first.given.sound()
+    all_right = check(first)
+    others = [(EXECUTOR_NODE, file, disagreements_of_node) for file in nodes]
+    others += [(JOB_REGISTRY, file, disagreements_of_registry) for file in [registry] if file is not None]
+    for name, file, disagreements in others:
+        service = service_settings(name, file)
+        config, _ = service.given.sound()
+        found = disagreements(config, arranges) if config is not None and arranges is not None else ()
+        all_right &= check(service, [service.given.placed(each) for each in found])
+    return all_right
 
 
 def show_service(service: ServiceSettings[Any]) -> None:

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fanfold.cli import exits
 from fanfold.cli.serve_commands import Config, Listen, MetricsListen
 
 app = typer.Typer(no_args_is_help=True, epilog="Example: fanfold config show coordinator --config coordinator.yaml")
@@ -25,7 +27,31 @@ class Whose(StrEnum):
 
 @app.callback()
 def config_command() -> None:
-    """See the settings that hold, and where they come from."""
+    """See the settings that hold, and where they come from; check those of several services together."""
+
+
+@app.command(epilog="Example: fanfold config check --coordinator coordinator.yaml --node node-a.yaml")
+def check(
+    coordinator: Annotated[
+        Path, typer.Option("--coordinator", metavar="FILE", help="A coordinator's settings.", show_default=False)
+    ],
+    nodes: Annotated[
+        list[Path] | None,
+        typer.Option("--node", metavar="FILE", help="An executor node's; any number of times.", show_default=False),
+    ] = None,
+    job_registry: Annotated[
+        Path | None, typer.Option("--job-registry", metavar="FILE", help="The registry's.", show_default=False)
+    ] = None,
+) -> None:
+    """Check the settings of several services, each as --check-config does, and between them.
+
+    No service can see by itself that its leases and graces do not go with
+    those of others. Exit code 2 if anything is wrong.
+    """
+    from fanfold.cli.config import check_together
+
+    if not check_together(coordinator, nodes or [], job_registry):
+        raise typer.Exit(exits.BAD_INPUT)
 
 
 @app.command(epilog="Example: fanfold config show coordinator --config coordinator.yaml")

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Seconds = Annotated[float, Field(gt=0, le=300, allow_inf_nan=False)]
+from fanfold.section import Section, Unit
+
+Seconds = Annotated[float, Field(gt=0, le=300, allow_inf_nan=False), Unit("seconds")]
 
 _HEADER = re.compile("[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-class TraceSettings(BaseModel):
+class TraceSettings(Section):
     """Where a service sends its traces (extra `otel`), and what it tells in them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     endpoint: str = ""
     """Where to send spans by OTLP over HTTP, as `http://collector.example.com:4318`; `/v1/traces` is added. Without it
     nothing is traced, and callers' contexts are only handed on."""
-    header_files: dict[str, Path] = {}
+    header_files: dict[str, Path] = Field(default={})
     """Headers to show there, as `{"authorization": "/run/secrets/otlp"}`: files with their values, read at start."""
     ca: Path | None = None
     """CA certificates of an https endpoint, in PEM; by default those of Mozilla."""

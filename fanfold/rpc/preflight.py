@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,8 @@ def troubles_of_serving(config: Served) -> Iterator[FieldViolation]:
         yield from error.violations
     yield from said_by(partial(bindable, metrics_at.host, anywhere=not open_to_all), "metrics_listen")
     unheard = said_by(partial(bindable, at.host, anywhere=not open_to_all), "listen")
-    unreadable = list(_unreadable(config.tls, "tls"))
-    yield from [*unheard, *unreadable] or said_by(partial(doors_of, at, config.tls, open_to_all=open_to_all), "listen")
+    missing = list(unreadable(config.tls, "tls"))
+    yield from [*unheard, *missing] or said_by(partial(doors_of, at, config.tls, open_to_all=open_to_all), "listen")
     yield from _outdated(config.tls.certificate, "tls.certificate")
     if config.auth.certificates and config.tls.client_ca is None:
         yield FieldViolation("auth.certificates", "needs tls.client_ca")
@@ -68,10 +68,10 @@ def _troubles_of_auth(auth: AuthSettings) -> Iterator[FieldViolation]:
 
 def troubles_of_calling(client: ClientSettings, others: Iterable[str]) -> Iterator[FieldViolation]:
     """What keeps a service from calling those at the addresses `others`, so far as these are addresses."""
-    unreadable = list(_unreadable(client, "client"))
-    yield from unreadable
+    missing = list(unreadable(client, "client"))
+    yield from missing
     yield from _outdated(client.certificate, "client.certificate")
-    for at in [] if unreadable else [*map(_address_or_none, others), Address(LOOPBACK, 1)]:
+    for at in [] if missing else [*map(_address_or_none, others), Address(LOOPBACK, 1)]:
         if at is None:
             continue
         if wrong := said_by(partial(Showing, client.credentials(), at), "client"):
@@ -98,14 +98,16 @@ def troubles_of_addresses(addresses: Iterable[str], field: str) -> Iterator[Fiel
         yield from said_by(partial(parse_address, address, field=here), here)
 
 
-def _unreadable(section: BaseModel, name: str) -> Iterator[FieldViolation]:
-    """The files of a section that cannot be read."""
-    for field, path in section:
-        if isinstance(path, Path):
-            try:
-                path.read_bytes()
-            except OSError as error:
-                yield FieldViolation(f"{name}.{field}", f"{path}: {error.strerror}")
+def unreadable(section: BaseModel, name: str) -> Iterator[FieldViolation]:
+    """The files that a section called `name` has, by themselves or by names, and that cannot be read."""
+    for field, value in section:
+        files = {f".{key}": file for key, file in value.items()} if isinstance(value, Mapping) else {"": value}
+        for key, file in files.items():
+            if isinstance(file, Path):
+                try:
+                    file.read_bytes()
+                except OSError as error:
+                    yield FieldViolation(f"{name}.{field}{key}", f"{file}: {error.strerror}")
 
 
 def _outdated(certificate: Path | None, field: str) -> Iterator[FieldViolation]:

@@ -260,3 +260,39 @@ def test_no_secret_is_a_setting_and_none_is_shown(tmp_path: Path, monkeypatch: p
     assert refused.exit_code != 0
     assert SECRET not in refused.output + str(refused.exception)
     assert SECRET not in str(wrongs("job-registry", file))
+
+
+def test_files_of_traces_are_looked_for(tmp_path: Path) -> None:
+    traces = {"endpoint": "http://collector.example:4318", "header_files": {"authorization": str(tmp_path / "none")}}
+    said = wrongs("executor-node", written(tmp_path, {"traces": traces}))
+    assert {field: words.partition(" (in ")[0] for field, words in said.items()} == {
+        "traces.header_files.authorization": f"{tmp_path}/none: No such file or directory"
+    }
+
+
+@pytest.mark.contract("F2", "C38")
+def test_settings_of_services_that_do_not_go_together_are_told(tmp_path: Path) -> None:
+    def together(coordinator: dict[str, Any], node: dict[str, Any], registry: dict[str, Any]) -> Result:
+        files = [tmp_path / name for name in ("coordinator.yaml", "node.yaml", "registry.yaml")]
+        for file, settings in zip(files, (coordinator, node, registry), strict=True):
+            file.write_text(yaml.safe_dump(settings))
+        options = ("--coordinator", files[0], "--node", files[1], "--job-registry", files[2])
+        return fanfold("config", "check", *options)
+
+    detached = {"registry": "127.0.0.1:7401", "journal": {"path": str(tmp_path / "journal.db")}}
+    assert together(detached, {}, {}).exit_code == 0
+    late = {"silence_limit": 21, "step": {"stop_grace": 6}}
+    done = together({**detached, "placement": {"cancel_wait": 7}}, late, {"producers": {"grace": 40}})
+    assert done.exit_code == 2
+    told = [line.split(": ")[0] for line in done.stderr.splitlines()]
+    assert told == ["coordinator", "step.stop_grace", "silence_limit", "producers.grace"]
+    assert f"{tmp_path / 'node.yaml'} line 1" in done.stderr
+    assert "together, 21 s" in done.stderr
+    within = {"silence_limit": 20.9, "step": {"stop_grace": 5.9}}
+    assert together({**detached, "placement": {"cancel_wait": 6}}, within, {"producers": {"grace": 41}}).exit_code == 0
+    done = together({**detached, "placement": {"cancel_wait": 5}}, within, {})
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [
+        "coordinator",
+        "step.stop_grace",
+        "job-registry",
+    ]
