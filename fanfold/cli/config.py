@@ -17,6 +17,8 @@ from fanfold.settings.client import client_variables
 from fanfold.settings.environment import TOKEN_VARIABLE, full_environment
 from fanfold.settings.layers import Location
 
+_Disagreements = Callable[[Any, Any], Iterator[FieldViolation]]
+
 MASK = "***"
 """In place of a secret."""
 
@@ -41,8 +43,9 @@ def check_together(coordinator: Path, nodes: Sequence[Path], registry: Path | No
     first = service_settings(COORDINATOR, coordinator)
     arranges, _ = first.given.sound()
     all_right = check(first)
-    others = [(EXECUTOR_NODE, file, disagreements_of_node) for file in nodes]
-    others += [(JOB_REGISTRY, file, disagreements_of_registry) for file in [registry] if file is not None]
+    others: list[tuple[str, Path, _Disagreements]] = [(EXECUTOR_NODE, file, disagreements_of_node) for file in nodes]
+    if registry is not None:
+        others.append((JOB_REGISTRY, registry, disagreements_of_registry))
     for name, file, disagreements in others:
         service = service_settings(name, file)
         config, _ = service.given.sound()
