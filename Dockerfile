@@ -11,10 +11,10 @@ COPY fanfold fanfold
 COPY job_registry job_registry
 # No pip in what is copied from here: that of this stage installs there.
 RUN python -m venv --without-pip /opt/fanfold
-RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[postgres]"
+RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[otel,postgres]"
 
 FROM build AS build-node
-RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[llm]"
+RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[llm,otel]"
 
 FROM python:${PYTHON} AS service
 RUN python -m pip uninstall --yes setuptools wheel pip

@@ -139,6 +139,13 @@ def test_addresses_beyond_the_cluster_are_those_that_are_needed(helm: Helm) -> N
     assert beyond(helm.render("mtls"), "fanfold-job-registry") == {("0.0.0.0/0", 443), ("0.0.0.0/0", 6443)}
 
 
+def test_who_sends_traces_may_and_nobody_else(helm: Helm) -> None:
+    collector = ("10.30.0.7/32", 4318)
+    manifests = helm.render("everything")
+    assert collector in beyond(manifests, "agents-coordinator")
+    assert collector not in beyond(manifests, "agents-job-registry") | beyond(manifests, "agents-node-coding")
+
+
 def test_no_destination_is_none_and_not_all(helm: Helm) -> None:
     manifests = helm.template("--set-json", "networkPolicy.apiServer.to=[],networkPolicy.callers=[]")
     assert beyond(manifests, "fanfold-coordinator") == set()

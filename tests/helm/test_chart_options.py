@@ -160,7 +160,7 @@ def test_no_secret_is_in_anything_that_is_rendered(helm: Helm) -> None:
     manifests = helm.render("everything")
     assert of_kind(manifests, "Secret") == []
     names = set().union(*(secret_names(spec) for _, spec in service_pods(manifests)))
-    assert names == {"coordinator-tls", "registry-tls", "node-tls", "fanfold-tokens", "fanfold-db"}
+    assert names == {"coordinator-tls", "registry-tls", "node-tls", "fanfold-tokens", "fanfold-db", "collector"}
 
 
 def secret_names(part: Any) -> set[str]:

@@ -52,7 +52,9 @@ kind: command
 command:
 - sh
 - -c
-- id -u; grep -E "CapEff|NoNewPrivs|^Seccomp:" /proc/self/status; touch /usr/x 2>&1; touch /home/fanfold/x && echo home
+- |
+  id -u; grep -E "CapEff|NoNewPrivs|^Seccomp:" /proc/self/status
+  touch /usr/x 2>&1; unshare --user true 2>&1; touch /home/fanfold/x && echo home
 ---
 """,
 }
@@ -105,6 +107,7 @@ async def test_steps_have_the_limits_of_the_pod(mesh: Cluster) -> None:
         ("Seccomp", "2"),
     ]
     assert "Read-only file system" in output
+    assert "unshare failed: Operation not permitted" in output  # by the profile of system calls
     assert output.splitlines()[-1] == "home"
 
 

@@ -58,6 +58,10 @@ where the cluster's network enforces policies; the kubelet's probes are let in b
 # the database
 {{- include "fanfold.flows.destination" $policy.database }}
 {{- end }}
+{{- if include "fanfold.traces" . }}
+# who takes traces
+{{- include "fanfold.flows.destination" $policy.traces }}
+{{- end }}
 {{- if .member.pool }}
 {{- if .member.values.workspace.git.url }}
 # the workspace's repository

@@ -65,6 +65,11 @@ spiffe://{{ .root.Values.tls.trustDomain }}/{{ .root.Release.Namespace }}/{{ inc
 {{- if and .root.Values.auth.kubernetes.enabled (or (eq .root.Values.tls.mode "none") (include "fanfold.takesCallers" .)) }}true{{ end }}
 {{- end }}
 
+{{/* "true" if a member sends traces. */}}
+{{- define "fanfold.traces" -}}
+{{- if ((.member.values.config).traces).endpoint }}true{{ end }}
+{{- end }}
+
 {{/* "true" if callers, and not only the mesh's own services, may call a member. */}}
 {{- define "fanfold.takesCallers" -}}
 {{- if or (ne .member.service "executor-node") .member.values.config.direct_callers }}true{{ end }}

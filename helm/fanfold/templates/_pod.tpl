@@ -218,6 +218,12 @@ read-only, and so are all of these but for the last group.
         {{- end }}
         {{- end }}
 {{- end }}
+{{- if and .root.Values.traces.secret (include "fanfold.traces" .) }}
+- name: traces
+  mountPath: /etc/fanfold-traces
+  readOnly: true
+  volume: {secret: {secretName: {{ .root.Values.traces.secret }}, defaultMode: 0440}}
+{{- end }}
 {{- if and .member.pool (include "fanfold.hasAgents" .) }}
 - name: agents
   mountPath: /etc/fanfold-agents
