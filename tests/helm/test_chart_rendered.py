@@ -23,6 +23,7 @@ from support.charts import (
     VALUE_SETS,
     Helm,
     Manifest,
+    disagreements,
     grave_findings,
     named,
     of_kind,
@@ -108,6 +109,11 @@ def test_the_services_can_read_their_settings(helm: Helm, values: str, tmp_path:
         file = tmp_path / f"{name}.yaml"
         file.write_text(named(manifests, "ConfigMap", name)["data"]["settings.yaml"])
         assert load_settings(SETTINGS[service], file=file, env_prefix="UNSET__")
+
+
+@every_set
+def test_the_settings_of_services_go_with_one_another(helm: Helm, values: str) -> None:
+    assert disagreements(helm.render(values)) == []
 
 
 @every_set

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from executor_node.agents.files import load_agents
-from support.charts import CHART, Helm, Manifest, named, of_kind, pods, service_pods, settings_of
+from support.charts import CHART, Helm, Manifest, disagreements, named, of_kind, pods, service_pods, settings_of
 from support.images import ROOT, stages
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -143,6 +143,10 @@ def test_the_agents_that_it_shows_are_agents(mesh: list[Manifest], tmp_path: Pat
     for name, text in named(mesh, "ConfigMap", "fanfold-node-coding-agents")["data"].items():
         (tmp_path / name).write_text(text)
     assert list(load_agents(tmp_path, builtin=False)) == ["reviewer"]
+
+
+def test_its_settings_go_with_one_another(mesh: list[Manifest]) -> None:
+    assert disagreements(mesh) == []
 
 
 def test_what_it_says_of_certificates_is_so(mesh: list[Manifest]) -> None:

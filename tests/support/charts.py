@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
+from fanfold.cli.agreement import disagreements_of_node, disagreements_of_registry
+from fanfold.errors import FieldViolation
 from job_registry.config import JobRegistryConfig
 
 CHART = Path(__file__).parent.parent.parent / "helm" / "fanfold"
@@ -94,6 +96,22 @@ def settings_of(manifests: list[Manifest], name: str) -> dict[str, Any]:
     """The settings that the pods of that name are given."""
     settings: dict[str, Any] = yaml.safe_load(named(manifests, "ConfigMap", name)["data"]["settings.yaml"])
     return settings
+
+
+def disagreements(manifests: list[Manifest]) -> list[FieldViolation]:
+    """What is wrong between the settings of the services, right as each may be."""
+    configs = [
+        SETTINGS[spec["containers"][0]["name"]].model_validate(settings_of(manifests, name))
+        for name, spec in service_pods(manifests)
+    ]
+    (coordinator,) = (each for each in configs if isinstance(each, CoordinatorConfig))
+    found: list[FieldViolation] = []
+    for config in configs:
+        if isinstance(config, ExecutorNodeConfig):
+            found += disagreements_of_node(config, coordinator)
+        elif isinstance(config, JobRegistryConfig):
+            found += disagreements_of_registry(config, coordinator)
+    return found
 
 
 def grave_findings(folder: Path) -> set[str]:
