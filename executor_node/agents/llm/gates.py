@@ -19,6 +19,9 @@ from fanfold.model.step import FailureCode, StepFailure
 MAX_WAIT_SECONDS = 300.0
 """A provider that wants a longer pause fails the step instead, which may be tried again."""
 
+LONGEST_PAUSE_SECONDS = 3600.0
+"""However long a pause a provider wants, after this one it is asked again: some give a date where seconds are meant."""
+
 _FIRST_PAUSE_SECONDS = 1.0
 _MOST_PAUSE_SECONDS = 60.0
 _QUIET_SECONDS = 60.0
@@ -99,7 +102,8 @@ class Gate:
         self._limits_in_a_row = self._limits_in_a_row + 1 if now - self._limited_at < _QUIET_SECONDS else 1
         self._limited_at = now
         pause = full_jitter(self._limits_in_a_row, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)
-        self._opens_at = max(self._opens_at, now + (pause if retry_after is None else retry_after))
+        wanted = pause if retry_after is None else min(retry_after, LONGEST_PAUSE_SECONDS)
+        self._opens_at = max(self._opens_at, now + wanted)
 
     def exhausted(self, message: str) -> None:
         """The provider has said that the quota is gone."""

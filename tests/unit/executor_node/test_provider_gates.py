@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from executor_node.agents.llm.assignment import Assignment
-from executor_node.agents.llm.gates import Gate, Gates
+from executor_node.agents.llm.gates import LONGEST_PAUSE_SECONDS, Gate, Gates
 from fanfold.model.step import FailureCode, StepFailure
 
 
@@ -39,6 +39,16 @@ async def test_a_pause_that_is_too_long_is_the_end_of_the_attempt() -> None:
     assert failure is not None
     assert (failure.code, failure.retryable) == (FailureCode.AGENT_FAILED, True)
     assert gate.waiting_on == "the rate limit of openai"
+
+
+@pytest.mark.contract("F9")
+async def test_no_provider_is_left_alone_for_ever_because_of_what_it_once_said() -> None:
+    gate = gate_with(60)
+    gate.limited(1_764_500_000.0)
+    failure = await gate.turn(object())
+    assert failure is not None
+    assert failure.message.startswith("openai limits the rate for another ")
+    assert int(failure.message.split()[-2]) <= LONGEST_PAUSE_SECONDS
 
 
 @pytest.mark.contract("F8")
