@@ -67,7 +67,8 @@ return found.map(each => each === null)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """What the chart renders by default, with agents, up."""
-    manifests = helm.template("--set-json", f"executorNodes.pools.default.agents={json.dumps(AGENTS)}")
+    long = "executorNodes.pools.default.config.drain_grace=120"  # a busy machine may be slow to let a step go on
+    manifests = helm.template("--set-json", f"executorNodes.pools.default.agents={json.dumps(AGENTS)}", "--set", long)
     async with cluster(manifests, tmp_path_factory.mktemp("cluster")) as running:
         await running.start_services()
         yield running
