@@ -15,7 +15,12 @@ from job_registry.jobs import Jobs
 
 _KIND = {"kind": f"the first {MAX_KINDS} kinds that come, `{OTHER}`"}
 
-JOBS = gauge("fanfold_registry_jobs", "Jobs that are not settled.", **_KIND, state="`running` or `stopping`")
+JOBS = gauge(
+    "fanfold_registry_jobs",
+    "Jobs that are not settled; of several registries on one store each tells of all.",
+    **_KIND,
+    state="`running` or `stopping`",
+)
 JOBS_LIMIT = gauge("fanfold_registry_jobs_limit", "Jobs that may be there at once (`limits.live_jobs`).")
 REGISTERED = counter("fanfold_registry_jobs_registered_total", "Jobs that were committed.", **_KIND)
 SETTLED = counter(
@@ -31,7 +36,8 @@ REFUSED = counter(
 )
 PRODUCERS = gauge(
     "fanfold_registry_producers",
-    "Jobs by where their producers are; those that are away are within their grace.",
+    "Jobs by where their producers are; those that are away are within their grace. Of several registries on one store"
+    " each tells of all.",
     state=("there", "away"),
 )
 GIVEN_UP = counter(

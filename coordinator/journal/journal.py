@@ -172,6 +172,18 @@ class Retention:
     record_age: float = 30 * 86_400.0
 
 
+class Listener(Protocol):
+    """Hears what other coordinators on a journal have done. Its methods never wait."""
+
+    def on_let_go(self) -> None:
+        """Runs were let go, or may have been."""
+        ...
+
+    def on_cancel(self) -> None:
+        """Runs are to be cancelled, or may be."""
+        ...
+
+
 class Journal(Protocol):
     """Keeps runs. Whatever has returned is durable.
 
@@ -222,6 +234,19 @@ class Journal(Protocol):
 
     async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs whose lease is over or that were let go, each with its next epoch."""
+        ...
+
+    @property
+    def tells(self) -> bool:
+        """Whether coordinators hear of one another through it; where they do not, they have to look."""
+        ...
+
+    async def listen(self, listener: Listener) -> None:
+        """Let a coordinator hear what others do, for ever."""
+        ...
+
+    async def until_end_of_leases(self) -> float:
+        """Seconds until the first of the leases that run now is over; infinite if there is none."""
         ...
 
     async def let_go(self, run_id: str, epoch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from coordinator.journal.journal import (
     Held,
     Holder,
     KeptRun,
+    Listener,
     NewRun,
     Record,
     Retention,
@@ -177,6 +179,21 @@ class MemoryJournal:
             kept.epoch += 1
             kept.run = replace(kept.run, coordinator=holder.name)
         return [replace(kept.view(now), unheld=idle) for kept, idle in zip(free, unheld, strict=False)]
+
+    @property
+    def tells(self) -> bool:
+        """It tells nobody."""
+        return False
+
+    async def listen(self, listener: Listener) -> None:
+        """There is nothing to hear."""
+        await asyncio.get_running_loop().create_future()
+
+    async def until_end_of_leases(self) -> float:
+        """Seconds until a lease is over."""
+        now = self._now()
+        ends = (kept.lease_until for kept in self._runs.values() if kept.ended_at is None)
+        return min((seconds(until - now) for until in ends if until is not None and until > now), default=math.inf)
 
     async def let_go(self, run_id: str, epoch: int) -> None:
         """Give a run up."""

@@ -31,6 +31,7 @@ from coordinator.journal.journal import (
 from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.leases import Leases, Times
+from coordinator.runs.looking import Looking
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
 from fanfold.errors import DRAINING, Aborted, FanfoldError, Unavailable
@@ -79,11 +80,12 @@ class Holding:
         self.counts = counts or Counts()
         self._runs: dict[str, JournaledRun] = {}
         self._leases = Leases(times)
+        self._looking = Looking(journal, claim=times.claim, lease=times.lease)
         self._beginning: set[str] = set()
         self._others: dict[str, float] = {}
         """Until when runs are left to others, the longest known first."""
-        self._failed_at = -math.inf
-        """When the journal was last away."""
+        self._free_at = -math.inf
+        """Until when runs are left to those who held them when the journal was last away."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
 
@@ -147,7 +149,8 @@ class Holding:
 
     async def keep(self, resume: Resume) -> None:
         """Renew leases, claim runs, and sweep what is old, until cancelled."""
-        async with background(self._claim_for_ever(resume), self._sweep_for_ever(), self._watch_leases()):
+        listening = self.journal.listen(self._looking)
+        async with background(listening, self._claim_for_ever(resume), self._sweep_for_ever(), self._watch_leases()):
             await self._renew_for_ever()
 
     async def hand_over(self) -> None:
@@ -195,6 +198,7 @@ class Holding:
             _log.exception("run failed", run_id=run_id)
             await self._fail(run.kept, run.view(), run.log.durable)
         finally:
+            self._looking.on_let_go()
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
                 self._leases.end(run_id)
@@ -261,7 +265,7 @@ class Holding:
     async def _renew_for_ever(self) -> None:
         pause = self.times.renewal
         while True:
-            await asyncio.sleep(pause)
+            await self._looking.until_renewal(pause)
             asked_at = time.monotonic()
             try:
                 await self._renew()
@@ -274,7 +278,7 @@ class Holding:
                 pause = max(0.0, self.times.renewal - took)
 
     def _note_failure(self) -> None:
-        self._failed_at = time.monotonic()
+        self._free_at = time.monotonic() + self.times.lease
         self.counts.journal.failures += 1
 
     async def _renew(self) -> None:
@@ -307,16 +311,19 @@ class Holding:
 
     async def _claim_for_ever(self, resume: Resume) -> None:
         while True:
-            await asyncio.sleep(self.times.claim)
+            now = time.monotonic()
+            await self._looking.until_claim(until - now for until in (*self._others.values(), self._free_at))
             if self._leaving is not None:
                 return
-            if time.monotonic() < self._failed_at + self.times.lease:
+            if time.monotonic() < self._free_at:
                 continue
             try:
                 asked_at, claimed = await self._claim()
             except JournalFailed:
                 self._note_failure()
                 continue
+            if claimed:
+                self._looking.on_let_go()  # there may be more
             for kept in claimed:
                 _log.info("run claimed", run_id=kept.run.run_id, epoch=kept.epoch)
                 self._tasks.create_task(self._resume(kept, asked_at, resume))

@@ -58,6 +58,11 @@ class Access:
             raise self._database.closed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
 
+    @property
+    def hears(self) -> bool:
+        """Whether the database tells what other processes change."""
+        return self._database.notices is not None
+
     async def hear(self, told: Callable[[str], None]) -> None:
         """Hear of what other processes change, for ever; as `notices.hear`."""
         await hear(self._database, told)

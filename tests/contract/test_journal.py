@@ -240,6 +240,19 @@ async def test_a_run_that_has_ended_is_nobodys_and_takes_nothing_more(journal: J
     assert list(await journal.records(ALICE, "w")) == []
 
 
+async def test_the_first_end_of_a_lease_is_told_as_long_as_there_is_one(journal: Journal) -> None:
+    assert await journal.until_end_of_leases() == math.inf
+    await journal.accept(new_run("over"), HERE, OVER)
+    assert await journal.until_end_of_leases() == math.inf
+    await journal.accept(new_run("long"), HERE, LONG)
+    await journal.accept(new_run("longer"), THERE, 2 * LONG)
+    assert 0 < await journal.until_end_of_leases() <= LONG
+    await journal.let_go("long", 1)
+    assert LONG < await journal.until_end_of_leases() <= 2 * LONG
+    await journal.append(ending("longer"))
+    assert await journal.until_end_of_leases() == math.inf
+
+
 @pytest.mark.contract("C18", "F5")
 async def test_a_holder_whose_run_was_claimed_is_fenced_and_leaves_nothing(journal: Journal) -> None:
     await journal.accept(new_run("r", workflow_id="w"), HERE, OVER)

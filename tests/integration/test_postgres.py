@@ -292,6 +292,29 @@ async def test_transactions_that_wait_for_one_another_are_repeated(url: str) -> 
     assert execute(url, "SELECT n FROM fanfold_journal.t ORDER BY k") == [(2,), (2,)]
 
 
+async def test_a_coordinator_hears_of_runs_that_are_let_go_and_of_those_to_be_cancelled(
+    two: tuple[Journal, Journal],
+) -> None:
+    one, other = two
+    heard: list[str] = []
+
+    class Hearing:
+        def on_let_go(self) -> None:
+            heard.append("let go")
+
+        def on_cancel(self) -> None:
+            heard.append("cancel")
+
+    await one.accept(new_run("r"), HERE, LONG)
+    assert other.tells
+    async with background(other.listen(Hearing())):
+        await until(lambda: heard == ["let go", "cancel"], "it listens, and looks first")
+        await one.ask_to_cancel("r", "enough")
+        await until(lambda: heard[2:] == ["cancel"], "it hears that a run is to be cancelled")
+        await one.let_go("r", 1)
+        await until(lambda: heard[3:] == ["let go"], "it hears that a run was let go")
+
+
 # Several registries.
 
 

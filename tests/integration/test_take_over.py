@@ -19,8 +19,9 @@ from fanfold.sdk.pipeline import PipelineRun
 from fanfold.v1 import coordinator_pb2 as pb
 from fanfold.v1 import run_pb2, step_pb2
 from fanfold.v1.coordinator_pb2_grpc import CoordinatorStub
-from support.mesh import until
+from support.mesh import DEADLINE, until
 from support.pair import JOURNAL, pair
+from support.postgres import Server
 
 pytestmark = pytest.mark.process
 
@@ -164,6 +165,30 @@ async def test_a_frozen_coordinator_finds_its_run_taken_over_and_does_no_harm(tm
         call.cancel()
         assert_whole(events, 12)
         assert len(coordinators.lines()) == 24
+
+
+@pytest.mark.contract("C19", "C43")
+async def test_a_run_that_is_handed_over_is_heard_of_where_nobody_looks_for_long(
+    tmp_path: Path, postgres: Server
+) -> None:
+    seldom = {"path": "", "lease": 60.0, "renewal": 20.0, "claim": 60.0}
+    events: list[run_pb2.RunEvent] = []
+    with postgres.database() as url:
+        async with pair(tmp_path, url=url, **seldom) as coordinators, open_channel(coordinators.first.address) as first:
+            starting: Any = CoordinatorStub(first)
+            call = starting.Run(iter(request([slow("0")])))
+            events += (await call.read()).events
+            await until(lambda: len(coordinators.lines()) == 1, "the step has begun")
+            coordinators.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(DEADLINE), open_channel(coordinators.second) as channel:
+                second: Any = CoordinatorStub(channel)
+                asked = pb.GetRunRequest(run_id=events[0].started.run_id)
+                while (await second.GetRun(asked)).run.coordinator != "second":
+                    await asyncio.sleep(0.05)
+            call.cancel()
+            (coordinators.workspace / "go").touch()
+            await go_on(coordinators.second, [slow("0")], events)
+            assert_whole(events, 1)
 
 
 @pytest.mark.contract("C19", "C27")

@@ -20,8 +20,8 @@ JOURNAL = {"lease": 1.5, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "out
 NODES = {"lease": 3.0, "lease_grace": 1.0, "lease_margin": 0.3, "redial_delay": 0.2}
 
 
-def settings(tmp_path: Path, name: str) -> dict[str, Any]:
-    journal = {"path": str(tmp_path / "journal.db"), **JOURNAL}
+def settings(tmp_path: Path, name: str, **journal: Any) -> dict[str, Any]:
+    journal = {"path": str(tmp_path / "journal.db"), **JOURNAL, **journal}
     return {"name": name, "journal": journal, "nodes": NODES, "placement": SHORT_PATIENCE}
 
 
@@ -41,11 +41,11 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(tmp_path: Path, *, stop_grace: float = 0.5) -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path, *, stop_grace: float = 0.5, **journal: Any) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         config = tmp_path / "first.yaml"
         config.write_text(
-            yaml.safe_dump({**settings(tmp_path, "first"), "listen": ANY_PORT, "metrics_listen": ANY_PORT})
+            yaml.safe_dump({**settings(tmp_path, "first", **journal), "listen": ANY_PORT, "metrics_listen": ANY_PORT})
         )
         words = ["-P", "-m", "fanfold.cli", "serve", "coordinator", "--config", str(config), "--print-ready"]
         pipe = asyncio.subprocess.PIPE
@@ -57,7 +57,7 @@ async def pair(tmp_path: Path, *, stop_grace: float = 0.5) -> AsyncIterator[Pair
         first = Child("first", process, log)
         stack.push_async_callback(first.stop, 5.0)
         await first.wait_until_ready()
-        second = await stack.enter_async_context(coordinator_alone(**settings(tmp_path, "second")))
+        second = await stack.enter_async_context(coordinator_alone(**settings(tmp_path, "second", **journal)))
         workspace = tmp_path / "workspace"
         workspace.mkdir()
         addresses = {"announce_to": [first.address, second.address], "capacity": {"concurrency_hint": 8}}

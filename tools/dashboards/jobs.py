@@ -48,7 +48,7 @@ def _now() -> Panels:
         figure(
             "Producers away",
             "Jobs whose producer has not come back yet. After the grace they fail, as producer lost.",
-            f'sum(fanfold_registry_producers{{{REGISTRY}, state="away"}})',
+            f'max(fanfold_registry_producers{{{REGISTRY}, state="away"}})',
             warn=1,
         ),
         figure(
@@ -117,7 +117,7 @@ def _producers() -> Panels:
         graph(
             "Producers",
             "Jobs by where their producers are. All away at once is the network, or a registry that has just started.",
-            (f"sum by (state) (fanfold_registry_producers{{{REGISTRY}}})", "{{state}}"),
+            (f"max by (state) (fanfold_registry_producers{{{REGISTRY}}})", "{{state}}"),
             span=8,
         ),
         graph(

@@ -20,6 +20,7 @@ from coordinator.journal.journal import (
     Held,
     Holder,
     KeptRun,
+    Listener,
     NewRun,
     PayloadGone,
     Record,
@@ -28,6 +29,7 @@ from coordinator.journal.journal import (
 )
 from coordinator.journal.payloads import ObjectStore, PayloadLost
 from coordinator.journal.sql import reads, writes
+from coordinator.journal.sql.notices import heard_by
 from coordinator.journal.sql.objects import Objects
 from coordinator.journal.sql.segments import Segment, event_segments, record_segments, request_segment
 from coordinator.journal.sql.sweep import sweep
@@ -100,6 +102,19 @@ class SqlJournal:
     async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
         """Take over runs that nobody holds."""
         return await self._access.write(partial(writes.claim, holder=holder, lease=lease, limit=limit, wanted=wanted))
+
+    @property
+    def tells(self) -> bool:
+        """Whether its database tells."""
+        return self._access.hears
+
+    async def listen(self, listener: Listener) -> None:
+        """Hear what others do."""
+        await self._access.hear(heard_by(listener))
+
+    async def until_end_of_leases(self) -> float:
+        """Seconds until a lease is over."""
+        return await self._access.read(reads.until_end_of_leases)
 
     async def let_go(self, run_id: str, epoch: int) -> None:
         """Give a run up."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
-from sqlalchemy import ColumnElement, and_, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_
 
 from coordinator.journal.journal import Entry, KeptRun, Record, RunFilter
 from coordinator.journal.payloads import Reference
 from coordinator.journal.sql.rows import kept_run
 from coordinator.journal.sql.segments import Body, KeptRecord, events_in, records_in, request_in
-from coordinator.journal.sql.tables import event_segments, identity, record_segments, requests, runs
-from fanfold.sql.instants import instant
+from coordinator.journal.sql.tables import event_segments, goes_on, identity, record_segments, requests, runs
+from fanfold.sql.instants import instant, seconds
 from fanfold.sql.writer import Transaction
 
 _AFTER_SLASH = chr(ord("/") + 1)
@@ -89,3 +90,10 @@ def records(transaction: Transaction, owner: str, workflow_id: str, fetch: Fetch
 
 def _fetched(body: Body, name: str, fetch: Fetch) -> bytes:
     return body if isinstance(body, bytes) else fetch(name, body)
+
+
+def until_end_of_leases(transaction: Transaction) -> float:
+    """Seconds until the first lease is over."""
+    held = and_(goes_on, runs.c.lease_until > transaction.now)
+    until = transaction.connection.scalar(select(func.min(runs.c.lease_until)).where(held))
+    return math.inf if until is None else seconds(until - transaction.now)

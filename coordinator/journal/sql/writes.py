@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert
 
 from coordinator.journal.journal import Append, Claim, Held, Holder, KeptRun, NewRun
 from coordinator.journal.rules import frees_request, held, is_repeated, refuse_misfit, workflow_held
+from coordinator.journal.sql.notices import tell_cancel, tell_let_go
 from coordinator.journal.sql.rows import NOBODY, append_columns, holding, kept_run, new_row
 from coordinator.journal.sql.segments import EventSegment, Segment
 from coordinator.journal.sql.tables import (
@@ -131,12 +132,14 @@ def let_go(transaction: Transaction, run_id: str, epoch: int) -> None:
     """Leave a run to whoever claims it."""
     mine = update(runs).where(runs.c.run_id == run_id, runs.c.epoch == epoch, goes_on)
     transaction.connection.execute(mine.values(lease_until=NOBODY))
+    tell_let_go(transaction)
 
 
 def ask_to_cancel(transaction: Transaction, run_id: str, reason: str) -> None:
     """Note why a run is to be cancelled."""
     unasked = update(runs).where(runs.c.run_id == run_id, runs.c.cancel_reason.is_(None), goes_on)
     transaction.connection.execute(unasked.values(cancel_reason=reason))
+    tell_cancel(transaction)
 
 
 def put_records(transaction: Transaction, owner: str, workflow_id: str, records: Sequence[Segment]) -> Sequence[str]:
