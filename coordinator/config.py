@@ -112,7 +112,7 @@ class JournalSettings(DatabaseSettings):
     goes on meanwhile. A coordinator that takes a run over waits as much longer for a node that it cannot reach. To be
     the same for all coordinators of a mesh."""
     claim: Seconds = 0.5
-    """Seconds between two looks for runs that nobody holds any more."""
+    """Seconds between two looks for runs that nobody holds; with `url` the least, as coordinators hear of most."""
     caller_grace: Seconds = 30.0
     """Seconds that an attached run waits for its caller to come back before it is cancelled."""
     sweep: Seconds = 60.0
