@@ -171,7 +171,7 @@ async def test_a_frozen_coordinator_finds_its_run_taken_over_and_does_no_harm(tm
 async def test_a_run_that_is_handed_over_is_heard_of_where_nobody_looks_for_long(
     tmp_path: Path, postgres: Server
 ) -> None:
-    seldom = {"path": "", "lease": 60.0, "renewal": 20.0, "claim": 60.0}
+    seldom: dict[str, Any] = {"path": "", "lease": 60.0, "renewal": 20.0, "claim": 60.0}
     events: list[run_pb2.RunEvent] = []
     with postgres.database() as url:
         async with pair(tmp_path, url=url, **seldom) as coordinators, open_channel(coordinators.first.address) as first:
