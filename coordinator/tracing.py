@@ -90,7 +90,7 @@ class RunTrace:
         span.set({ATTEMPTS: outcome.attempts, NODE: outcome.node})
         end_as(span, outcome)
 
-    def drop_step(self, key: str, *, moved: bool, error: str = "") -> None:
+    def drop_step(self, key: str, *, moved: bool = False, error: str = "") -> None:
         """A step has no outcome here: it was cancelled, or its run goes on elsewhere, or what runs it has failed."""
         span = self._steps.pop(key)
         if moved:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from coordinator.combinators.runner import StepKey, StepRunner
+from coordinator.journal.journal import JournalFailed
 from coordinator.scope import Scope
+from fanfold.errors import Aborted
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import OnStepEvent
 
@@ -35,8 +37,11 @@ class TracedSteps:
         except asyncio.CancelledError:
             trace.drop_step(name, moved=self._scope.hold.is_given_up)
             raise
+        except (Aborted, JournalFailed):  # no fault of the step (see `Gate`)
+            trace.drop_step(name, moved=True)
+            raise
         except BaseException as error:
-            trace.drop_step(name, moved=self._scope.hold.is_given_up, error=type(error).__name__)
+            trace.drop_step(name, error=type(error).__name__)
             raise
         trace.end_step(name, outcome)
         return outcome

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from fanfold import Mesh
+from fanfold import Mesh, SyncMesh
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.model.run import EventDetail, RunEvent, RunStarted, RunStepEvent
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepPolicy
@@ -201,6 +201,21 @@ async def test_a_coordinator_that_traces_nothing_hands_its_callers_context_on(tm
         assert int(agent.parent_id, 16) == caller.get_span_context().span_id
         await up.mesh.parallel([step("b")])
         assert [span.parent_id for span in await receiver.until_named("invoke_agent echo", 2)][1] == ""
+
+
+def run_in_span(server: str) -> int:
+    """Run a step as a program without an event loop does; the id of the trace that it is in."""
+    caller = TracerProvider().get_tracer("caller").start_span("caller")
+    with trace.use_span(caller), SyncMesh(server) as mesh:
+        mesh.parallel([step("a")])
+    return caller.get_span_context().trace_id
+
+
+async def test_a_program_without_an_event_loop_has_its_runs_in_its_trace_too(tmp_path: Path) -> None:
+    async with otlp_receiver() as receiver, mesh_of(tmp_path, receiver) as up:
+        trace_id = await asyncio.to_thread(run_in_span, up.coordinator.address)
+        (root,) = await receiver.until_named("invoke_workflow parallel")
+        assert int(root.trace_id, 16) == trace_id
 
 
 async def test_single_steps_and_scripts_and_pipelines_are_traced(tmp_path: Path) -> None:

@@ -218,6 +218,23 @@ async def test_a_run_that_its_caller_does_not_record_costs_no_step_anything_and_
     assert recorded.spans == []
 
 
+class JournalGone(Fails):
+    """A runner that finds the journal gone before it can begin a step."""
+
+    async def run_step(self, key: StepKey, spec: AgentStepSpec, on_event: OnStepEvent | None) -> StepOutcome:
+        raise JournalFailed
+
+
+async def test_a_journal_that_fails_is_no_error_of_a_step(world: World) -> None:
+    recorded = Recorded()
+    one = await world.coordinator("one", lambda _scope: JournalGone(), tracer=recorded.tracer)
+    with pytest.raises(Unavailable):
+        await events_of(one, opening("r1"), specs("a"))
+    await until(lambda: bool(recorded.named(RUN)), "the run is let go")
+    (span,) = recorded.named(STEP)[:1]
+    assert (error_of(span), attribute(span, "fanfold.moved")) == (None, True)
+
+
 async def test_of_a_run_that_is_not_traced_nothing_is_kept(world: World) -> None:
     one = await world.coordinator("one", tracer=NO_TRACER)
     told = await events_of(one, opening("r1"), specs("a"))
