@@ -16,6 +16,7 @@ import yaml
 
 from fanfold.cli.serve import CLI
 from fanfold.cli.service_settings import COORDINATOR, JOB_REGISTRY
+from fanfold.sql import migration
 from fanfold.sql.database import Database
 from fanfold.sql.opening import open_database
 from fanfold.sql.postgres import postgres_database
@@ -102,15 +103,18 @@ async def test_what_a_release_of_any_schema_has_kept_is_found_again_and_gone_on_
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.contents.name)
-async def test_replicas_that_start_at_once_change_a_database_once(place: Place, kind: Kind) -> None:
+async def test_replicas_that_start_at_once_change_a_database_once(
+    place: Place, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database is an earlier release's, if there is an earlier schema, else empty."""
     for before in kind.earlier()[:1]:
         place.left_by_a_release_of(kind, before)
-    with structlog.testing.capture_logs() as logs:
-        opening = [asyncio.to_thread(_open, place, kind) for _ in range(REPLICAS)]
-        for database in await asyncio.gather(*opening):
-            database.close()
-    told = Counter((line["event"], line["now"]) for line in logs if "now" in line)
+    log = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(migration, "_log", log)  # whatever level other tests have had set for this process
+    opening = [asyncio.to_thread(_open, place, kind) for _ in range(REPLICAS)]
+    for database in await asyncio.gather(*opening):
+        database.close()
+    told = Counter((*call.args, call.kwargs["now"]) for call in log.calls if "now" in call.kwargs)
     assert told == {(f"{kind.contents.name} migrated", kind.latest): 1}
 
 
