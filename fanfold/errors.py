@@ -46,6 +46,9 @@ GONE = "GONE"
 NO_CONNECTION = "NO_CONNECTION"
 """Reason of the Unavailable for an address that no connection can be made to: nothing was sent."""
 
+CALL_BROKEN = "CALL_BROKEN"
+"""Reason of the Unavailable for a call that ended in a way that cannot be told."""
+
 DRAINING = "DRAINING"
 """Reason of the Unavailable of a service that is about to stop: it begins nothing more, and others may (C43)."""
 

@@ -20,7 +20,7 @@ from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, ends_step, line_of
 from fanfold.backoff import full_jitter
-from fanfold.errors import GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
+from fanfold.errors import CALL_BROKEN, DRAINING, GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import Run, RunKind, RunState, StepCounts
 from fanfold.ports import JobProducer, JobRegistry, Production
@@ -34,6 +34,9 @@ PROGRESS_SECONDS = 0.5
 """Least seconds between two progress lines."""
 
 LONGEST_PAUSE = 5.0
+
+MOST_REFUSALS = 6
+"""How often registries may stop before a new run is registered; then it is not."""
 
 GIVEN_UP = "the job registry has given its job up"
 FORGOTTEN = "the job registry knows nothing of its job, as after a restart of one that keeps jobs in memory"
@@ -121,7 +124,8 @@ class RunJob:
     async def register(self) -> None:
         """Register it, unless that was done before, and have the run's row know its id.
 
-        A run that was taken over may have been registered by its former holder, so then the registry is waited for.
+        A run that was taken over may have been registered by its former holder, so then the registry is waited for. In
+        place of one that is about to stop, or has just stopped, another one is asked for a few seconds.
 
         Raises:
             FanfoldError: why it cannot be registered; `refusal` from then on.
@@ -131,10 +135,11 @@ class RunJob:
             try:
                 await self._open()
             except Unavailable as error:
-                if self._kept.epoch == 1:
+                failures += 1
+                is_update = error.reason in {DRAINING, CALL_BROKEN} and failures < MOST_REFUSALS
+                if self._kept.epoch == 1 and not is_update:
                     self.refusal = error
                     raise
-                failures += 1
                 await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
             except Aborted:  # it is another coordinator's by now
                 raise

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from fanfold.cli.options import SHOWN, Shown
-from fanfold.errors import NO_CONNECTION, FanfoldError, InternalError, Unavailable, Unimplemented
+from fanfold.errors import CALL_BROKEN, NO_CONNECTION, FanfoldError, InternalError, Unavailable, Unimplemented
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.credentials import Credentials, Tls
-from fanfold.rpc.status import CALL_BROKEN, NOT_GRPC
+from fanfold.rpc.status import NOT_GRPC
 from fanfold.sdk.jobs import Jobs
 from fanfold.sdk.mesh import Mesh
 from fanfold.sdk.runs import RECONNECT_TIMEOUT

@@ -18,13 +18,18 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
 from fanfold import errors
-from fanfold.errors import NO_CONNECTION, FanfoldError, FieldViolation, InternalError, InvalidArgument, Unavailable
+from fanfold.errors import (
+    CALL_BROKEN,
+    NO_CONNECTION,
+    FanfoldError,
+    FieldViolation,
+    InternalError,
+    InvalidArgument,
+    Unavailable,
+)
 
 DOMAIN = "fanfold"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
-CALL_BROKEN = "CALL_BROKEN"
-"""Reason of the Unavailable for a call that ended in a way that cannot be told."""
-
 NOT_GRPC = "NOT_GRPC"
 """Reason of the Unavailable for an address where something else than a gRPC server answers."""
 

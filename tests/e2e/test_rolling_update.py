@@ -130,13 +130,13 @@ async def until_as_before(up: Fleet) -> None:
 
 
 async def replace_all(up: Fleet, load: Load) -> None:
-    """Replace one process after another, each when the load has gone on without the one before."""
+    """Replace one process after another, each when the one before is back in its place."""
     await until(load.has_gone_on(), "the load is there", 60)
-    for member in up.members:
-        goes_on = load.has_gone_on()
-        await member.replace()
-        await until_as_before(up)
-        await until(goes_on, f"the load goes on with another {member.name}", 60)
+    for members in (up.registries, up.coordinators, up.nodes):
+        for member in members:
+            await member.replace()
+            await until_as_before(up)
+        await until(load.has_gone_on(), f"the load goes on with others than {member.name}", 60)
     load.end()
 
 

@@ -20,15 +20,17 @@ from support.postgres import Server, running_server
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-OUTAGE = 4.0
+LEASE = 1.0
+"""Seconds after which other registries would take this one to be gone."""
 GRACE = 60.0
 """Seconds after which the job of a producer that is away fails: much longer, as it is by default for 30 s."""
+OUTAGE = 4.0
 
 
 @asynccontextmanager
 async def on_postgres(folder: Path) -> AsyncIterator[tuple[Server, Registry]]:
     with running_server() as server:
-        store = {"path": "", "url": server.url("postgres")}
+        store = {"path": "", "url": server.url("postgres"), "lease": LEASE}
         producers = {"grace": GRACE, "stop_deadline": 30.0}
         async with registry_in(folder, store=store, producers=producers) as registry:
             yield server, registry

@@ -6,8 +6,7 @@ import grpc
 import pytest
 
 from fanfold.cli.connection import NOT_A_COORDINATOR, connected
-from fanfold.errors import FanfoldError, InternalError, Unavailable, Unimplemented
-from fanfold.rpc.status import CALL_BROKEN
+from fanfold.errors import CALL_BROKEN, FanfoldError, InternalError, Unavailable, Unimplemented
 from support.mesh import coordinator_alone
 
 BROKEN = Unavailable("the call was ended without an answer", reason=CALL_BROKEN)

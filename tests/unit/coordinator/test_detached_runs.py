@@ -119,6 +119,22 @@ async def test_a_run_that_cannot_be_registered_starts_nothing_and_can_be_asked_f
 
 
 @pytest.mark.contract("C31", "C43")
+@pytest.mark.parametrize("reason", ["DRAINING", "CALL_BROKEN"])
+async def test_a_run_is_registered_by_the_registry_that_takes_the_place_of_one_that_stops(
+    world: World, jobs: JobsInMemory, reason: str
+) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.refusal = Unavailable("the server is stopping", reason=reason)
+    starting = asyncio.ensure_future(one.runs.start(detached(), specs("a")))
+    await asyncio.sleep(0.1)
+    assert not starting.done()
+    jobs.refusal = None
+    run = await starting
+    assert run.job_id == "parallel-1"
+    assert (await ended(one, run.run_id)).state is RunState.COMPLETED
+
+
+@pytest.mark.contract("C31", "C43")
 async def test_a_run_that_is_handed_over_as_it_fails_to_be_registered_is_a_job_before_anybody_is_told_of_it(
     world: World, jobs: JobsInMemory
 ) -> None:
