@@ -207,7 +207,12 @@ class Jobs:
             return await self._end(live, move, live.held.hold, result)
 
     async def give_up_overdue(self) -> None:
-        """Settle the jobs whose producers have not come back or not stopped in time (C38)."""
+        """Settle the jobs whose producers have not come back or not stopped in time (C38).
+
+        None as long as this registry was away itself, or its store: who could not come meanwhile has the grace anew.
+        """
+        if self._presence.was_away:
+            return
         now, times = self.now(), self.config.producers
         overdue = [live for live in self.all_live if live.overdue(now, times)]
         await asyncio.gather(*(self._finishing.finish(self._give_up(live)) for live in overdue))

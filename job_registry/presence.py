@@ -39,6 +39,11 @@ class Presence:
         return name in self._others
 
     @property
+    def was_away(self) -> bool:
+        """Whether others can have missed it since it last said that it is there."""
+        return self._now() - self._said_at > self._lease
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether there are others, as far as is known, that take this one not to be there any more."""
-        return bool(self._others) and self._now() - self._said_at > self._lease
+        return bool(self._others) and self.was_away

@@ -51,10 +51,10 @@ class Clock:
 
 @asynccontextmanager
 async def jobs_in(
-    store: JobStore | None = None, clock: Callable[[], float] | None = None, **config: Any
+    store: JobStore | None = None, clock: Callable[[], float] | None = None, *, lease: float = 86_400, **config: Any
 ) -> AsyncIterator[Jobs]:
-    """The jobs of a store, by default a new one in memory."""
-    settings = JobRegistryConfig.model_validate(config)
+    """The jobs of a store, by default a new one in memory; the registry is there however far the clock goes."""
+    settings = JobRegistryConfig.model_validate({"store": {"lease": lease}, **config})
     async with Jobs(store or MemoryJobStore(), settings, clock or Clock()) as jobs:
         yield jobs
 

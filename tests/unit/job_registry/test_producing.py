@@ -409,6 +409,24 @@ async def test_a_producer_that_comes_back_in_time_goes_on_and_has_the_whole_grac
 
 
 @pytest.mark.contract("C38")
+async def test_no_job_is_given_up_after_an_outage_of_the_store_before_its_producer_has_had_the_grace_again() -> None:
+    clock = Clock()
+    async with jobs_in(clock=clock, producers={"grace": 60}, lease=10) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        await producing.leave()
+        clock.advance(100)  # the outage, in which no producer could come back
+        await jobs.give_up_overdue()
+        assert (await states(jobs))[job.id] is JobState.RUNNING
+        for expected in (JobState.RUNNING, JobState.FAILED):
+            for _ in range(6):
+                await jobs.renew()
+                clock.advance(9.9)
+            await jobs.give_up_overdue()
+            assert (await states(jobs))[job.id] is expected
+
+
+@pytest.mark.contract("C38")
 async def test_a_restart_gives_every_job_the_grace_again() -> None:
     store, clock = MemoryJobStore(), Clock()
     async with jobs_in(store, clock, producers={"grace": 60}) as jobs:
