@@ -104,6 +104,15 @@ def test_the_metrics_that_a_variable_is_filled_from_exist() -> None:
                 assert label == "instance"
 
 
+def test_what_every_registry_of_a_store_tells_of_all_its_jobs_is_not_added_up() -> None:
+    told_by_each = re.compile(
+        r"sum(?! by \((?:\w+, )*instance\b)[^(]*(?:\([^()]*\) )?\(fanfold_registry_(?:jobs|producers)\b"
+    )
+    assert told_by_each.search("sum by (state) (fanfold_registry_producers)")
+    asked = [*expressions(), *((rule["alert"], rule["expr"]) for rule in alerts())]
+    assert [where for where, expression in asked if told_by_each.search(expression)] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_dashboard_is_what_its_page_makes(name: str) -> None:
     file = next(each for each in DASHBOARDS if each.name == name)
