@@ -37,7 +37,8 @@ class StepCounts:
         agent = self._agents[outcome.agent] if outcome.attempts else self._agents.get(outcome.agent, OTHER)
         self.ended[agent, OK if failure is None else failure.code.value] += 1
         if outcome.started_at is not None and outcome.ended_at is not None:
-            self.seconds[agent,].add((outcome.ended_at - outcome.started_at).total_seconds())
+            lasted = outcome.ended_at - outcome.started_at  # by the clocks of two nodes, where it was tried twice
+            self.seconds[agent,].add(max(0.0, lasted.total_seconds()))
         if usage.tokens:
             self.tokens[agent, "input"] += usage.input_tokens
             self.tokens[agent, "output"] += usage.output_tokens

@@ -174,10 +174,8 @@ class MeshExecutor:
                     return unplaced(spec, node)
                 name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name, work)
                 try:
-                    if node.node.name not in self._noted:
-                        await self._note(node)
-                    if not self._scope.hold.is_certain():
-                        await self._scope.hold.until_certain()
+                    if node.node.name not in self._noted or not self._scope.hold.is_certain():
+                        await self._until_recorded(node)
                     execution = self._begin(node, name, spec, attempt, reservation)
                     await self._wait(execution, reservation)
                 finally:
@@ -204,6 +202,12 @@ class MeshExecutor:
             return failed(spec, FailureCode.INTERNAL, "the node takes the run for another coordinator's")
         self._scope.hold.give_up()  # what is on nodes is the newer holder's
         raise Aborted("the run has moved to another coordinator", reason="RUN_MOVED")
+
+    async def _until_recorded(self, node: KnownNode) -> None:
+        """Wait until the journal knows of the node, and says whose the run is (C42)."""
+        with self._scope.waiting.on(WaitsOn.JOURNAL, "the journal"):
+            await self._note(node)
+            await self._scope.hold.until_certain()
 
     async def _note(self, node: KnownNode) -> None:
         """Have it noted that the run's steps may be on this node, before any of them is (C19)."""

@@ -19,7 +19,8 @@ from coordinator.placement.mesh import Mesh, MeshExecutor
 from coordinator.placement.node import KnownNode, Leases
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
-from coordinator.scope import Receipts, Scope
+from coordinator.scope import Hold, Receipts, Scope
+from coordinator.waiting import WaitsOn
 from fanfold.errors import Aborted, FanfoldError, Unavailable
 from fanfold.model.node import Agent, AgentKind, Isolation, Node, NodeStatus
 from fanfold.model.run import Budget
@@ -35,6 +36,7 @@ from fanfold.model.step import (
 )
 from fanfold.ports import ExecutionStart, LinkListener, RunAdopted
 from fanfold.schema import SchemaValidator
+from support.mesh import until
 
 pytestmark = pytest.mark.contract("C19")
 
@@ -393,6 +395,27 @@ async def test_a_node_is_noted_once_before_anything_is_sent_to_it(setting: Setti
         setting.node.end(start.execution_id)
     await asyncio.gather(*steps)
     assert noted.asked == ["n"]
+
+
+@pytest.mark.contract("C42")
+async def test_a_step_that_has_a_place_says_that_it_waits_for_the_journal(setting: Setting) -> None:
+    noted, leases = NotedNodes(), set[str]()
+    scope = journaled(use_node=noted.use, hold=Hold(lambda: bool(leases)))
+    step = begin(setting.mesh.executor(scope))
+    await until(lambda: bool(noted.asked), "the journal is asked")
+    scope.waiting.look()
+    assert scope.waiting.standstill is not None
+    assert scope.waiting.standstill.on is WaitsOn.JOURNAL
+    noted.gate.set()
+    await asyncio.sleep(0.01)
+    assert (scope.waiting.look(), setting.node.link.starts) == ("the journal", [])
+    leases.add(RUN)
+    scope.hold.renewed()
+    await until(lambda: bool(setting.node.link.starts), "the step is sent")
+    assert scope.waiting.look() == ""
+    (start,) = setting.node.link.starts
+    setting.node.end(start.execution_id)
+    await step
 
 
 async def test_a_step_whose_node_cannot_be_noted_is_not_sent_and_leaves_its_place(setting: Setting) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -40,6 +41,12 @@ def test_a_step_is_counted_by_agent_and_code_with_its_duration_and_its_cost() ->
     assert counts.seconds["a",].total == 4.0
     assert counts.tokens == {("a", "input"): 30, ("a", "output"): 4}
     assert counts.model_requests == {("a",): 2}
+
+
+def test_a_step_that_ended_before_it_began_by_the_clocks_of_its_nodes_took_no_time() -> None:
+    counts = StepCounts()
+    counts.note_ended(replace(outcome(), ended_at=NOW - timedelta(seconds=2)))
+    assert (counts.seconds["a",].total, sum(counts.seconds["a",].counts)) == (0.0, 1)
 
 
 def test_agents_that_no_step_got_as_far_as_are_not_told_apart_whatever_they_are_called() -> None:
