@@ -29,6 +29,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"postgres.url": "mysql://x/y"}, "at '/postgres/url'"),
     ({"coordinator.replicas": 2}, "coordinator.replicas: more than one needs postgres.url"),
     ({"jobRegistry.replicas": 2}, "jobRegistry.replicas: more than one needs postgres.url"),
+    ({"postgres.url": "postgresql://me:hunter2@db/x"}, "postgres.url: must have no password"),
+    (
+        {"executorNodes.pools.a.workspace.git.url": "https://hunter2@git.example.com/x"},
+        "pools.a.workspace.git.url: must",
+    ),
     ({"tls.mode": "certManager"}, "tls.certManager.issuer.name: tls.mode certManager needs it"),
     ({"tls.mode": "secrets"}, "tls.secrets.coordinator: tls.mode secrets needs it"),
     ({"auth.kubernetes.enabled": False}, "auth.kubernetes.enabled: without TLS"),
