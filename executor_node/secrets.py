@@ -49,11 +49,11 @@ def _forms_of(value: str) -> Iterator[str]:
 
 
 def _without_piece(text: str, form: str) -> str:
-    for length in range(len(form) - 1, _LEAST - 1, -1):
+    for length in range(min(len(form) - 1, len(text)), _LEAST - 1, -1):
         if text.startswith(form[-length:]):
             text = _BLOT + text[length:]
             break
-    for length in range(len(form) - 1, _LEAST - 1, -1):
+    for length in range(min(len(form) - 1, len(text)), _LEAST - 1, -1):
         if text.endswith(form[:length]):
             return text[:-length] + _BLOT
     return text

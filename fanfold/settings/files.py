@@ -32,6 +32,8 @@ def _toml_layer(file: Path, text: str) -> Layer:
         return Layer(tomllib.loads(text), lambda _: f"in {file}")
     except tomllib.TOMLDecodeError as error:
         raise _unreadable(f"{file}: {error}") from None
+    except RecursionError:
+        raise _unreadable(f"{file}: nests too deep") from None
 
 
 def _yaml_layer(file: Path, text: str) -> Layer:
@@ -42,7 +44,12 @@ def _yaml_layer(file: Path, text: str) -> Layer:
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _unreadable(f"{file}{line}: {error.problem}") from None
-    except yaml.YAMLError:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # as of dates that are none, and keys that are lists
         raise _unreadable(f"{file}: must be YAML text") from None
     if not isinstance(values, dict):
         raise _unreadable(f"{file}: must be a mapping of settings")

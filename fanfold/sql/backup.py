@@ -49,7 +49,7 @@ def _copy_database(database: Path, copy: Path) -> None:
     part.unlink(missing_ok=True)
     os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))
     with (
-        closing(sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(part)) as target,
     ):
         source.backup(target)  # all pages at once: of one moment, and in no writer's way

@@ -106,6 +106,15 @@ def test_what_cannot_be_copied_leaves_the_copy_that_there_is(tmp_path: Path) -> 
         back_up(file, tmp_path)
 
 
+def test_a_database_may_be_called_whatever_a_file_may(tmp_path: Path) -> None:
+    file = tmp_path / "of #1? 100%41.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript("CREATE TABLE a (n); INSERT INTO a VALUES (1)")
+    back_up(file, tmp_path / "copies")
+    with closing(sqlite3.connect(tmp_path / "copies" / file.name)) as copy:
+        assert copy.execute("SELECT n FROM a").fetchall() == [(1,)]
+
+
 def test_the_command_says_what_it_has_copied(tmp_path: Path) -> None:
     file = tmp_path / "data.db"
     with closing(sqlite3.connect(file)) as database:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import SupportsIndex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_node.secrets import NO_SECRETS, Secrets
+from executor_node.secrets import NO_SECRETS, Secrets, _without_piece
 
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\nAASCBKcwggSjAgEAAoIBAQC7\n-----END KEY-----\n"
 KEY = "sk-12345678-abcdefghij"
@@ -52,6 +53,19 @@ def test_no_piece_is_left_at_either_end(first: int, last: int, between: str) -> 
     blotted = Secrets([KEY]).blotted(KEY[first:] + between + KEY[:last])
     pieces = {KEY[at : at + 6] for at in range(len(KEY) - 5)}
     assert not any(piece in blotted for piece in pieces)
+
+
+def test_a_long_secret_is_looked_for_no_further_than_the_text_goes() -> None:
+    class Counted(str):
+        slices = 0
+
+        def __getitem__(self, at: SupportsIndex | slice) -> str:
+            self.slices += 1
+            return super().__getitem__(at)
+
+    secret = Counted("x" * 100_000)
+    assert _without_piece("a short text", secret) == "a short text"
+    assert secret.slices < 30
 
 
 def test_texts_without_secrets_stay_as_they_are() -> None:
