@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,12 +33,9 @@ def said_by(check: Callable[[], object], field: str) -> list[FieldViolation]:
 def troubles_of_serving(config: Served) -> Iterator[FieldViolation]:
     """What keeps a service from being served as `config` says, but for ports that are taken."""
     open_to_all = config.auth == AuthSettings()
-    at = metrics_at = Address(LOOPBACK, 0)
-    try:
-        at = parse_address(config.listen, field="listen", any_port=True)
-        metrics_at = parse_address(config.metrics_listen, field="metrics_listen", any_port=True)
-    except InvalidArgument as error:
-        yield from error.violations
+    at, unparsed = _listening("listen", config.listen)
+    metrics_at, metrics_unparsed = _listening("metrics_listen", config.metrics_listen)
+    yield from [*unparsed, *metrics_unparsed]
     yield from said_by(partial(bindable, metrics_at.host, anywhere=not open_to_all), "metrics_listen")
     unheard = said_by(partial(bindable, at.host, anywhere=not open_to_all), "listen")
     missing = list(unreadable(config.tls, "tls"))
@@ -47,6 +44,14 @@ def troubles_of_serving(config: Served) -> Iterator[FieldViolation]:
     if config.auth.certificates and config.tls.client_ca is None:
         yield FieldViolation("auth.certificates", "needs tls.client_ca")
     yield from _troubles_of_auth(config.auth)
+
+
+def _listening(field: str, text: str) -> tuple[Address, Sequence[FieldViolation]]:
+    """Where to listen, some place on this machine if that cannot be told; and what is wrong with it."""
+    try:
+        return parse_address(text, field=field, any_port=True), ()
+    except InvalidArgument as error:
+        return Address(LOOPBACK, 0), error.violations
 
 
 def _troubles_of_auth(auth: AuthSettings) -> Iterator[FieldViolation]:

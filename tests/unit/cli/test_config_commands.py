@@ -55,6 +55,12 @@ def wrongs(service: str, file: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
+def test_all_addresses_are_looked_at(service: str, tmp_path: Path) -> None:
+    said = wrongs(service, written(tmp_path, {"listen": "here", "metrics_listen": "there:99999"}))
+    assert said.keys() == {"listen", "metrics_listen"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_nothing_is_wrong_with_the_defaults(service: str) -> None:
     done = fanfold("serve", service, "--check-config")
     assert (done.exit_code, done.stdout) == (0, "")

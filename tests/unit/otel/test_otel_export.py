@@ -6,8 +6,9 @@ import asyncio
 from functools import partial
 
 import pytest
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
+from fanfold.otel import export, opening
 from fanfold.otel.opening import open_tracer
 from fanfold.otel.settings import TraceSettings
 from support.mesh import DEADLINE, until
@@ -35,23 +36,27 @@ def was_asked(receiver: Receiver, times: int) -> bool:
     return len(receiver.headers) >= times
 
 
-async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_again() -> None:
-    with capture_logs() as told:
-        async with otlp_receiver() as receiver:
-            receiver.status = 400  # for good, so that no batch is sent twice
-            async with open_tracer(TraceSettings(endpoint=receiver.endpoint), **SERVICE) as tracer:
-                for number in (1, 2):
-                    tracer.start("lost", None).end()
-                    await until(partial(was_asked, receiver, number), "a batch was refused")
-                receiver.status = 200
-                tracer.start("sent", None).end()
-                await receiver.until_named("sent")
-    assert [line["event"] for line in told if line["log_level"] != "debug"] == [
-        "tracing",
-        "traces cannot be sent, and are lost meanwhile",
-        "traces are sent again",
+async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = CapturingLogger()
+    for module in (opening, export):
+        monkeypatch.setattr(module, "_log", log)  # whatever level other tests have had set for this process
+    async with otlp_receiver() as receiver:
+        receiver.status = 400  # for good, so that no batch is sent twice
+        async with open_tracer(TraceSettings(endpoint=receiver.endpoint), **SERVICE) as tracer:
+            for number in (1, 2):
+                tracer.start("lost", None).end()
+                await until(partial(was_asked, receiver, number), "a batch was refused")
+            receiver.status = 200
+            tracer.start("sent", None).end()
+            await receiver.until_named("sent")
+    assert [(call.method_name, *call.args) for call in log.calls if call.method_name != "debug"] == [
+        ("info", "tracing"),
+        ("warning", "traces cannot be sent, and are lost meanwhile"),
+        ("info", "traces are sent again"),
     ]
-    assert told[-1]["lost_at_least"] == 2
+    assert log.calls[-1].kwargs["lost_at_least"] == 2
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
