@@ -68,7 +68,7 @@ async def test_a_run_whose_workflow_has_lost_a_record_ends_and_says_so(
     one = await world.coordinator("one")
     monkeypatch.setattr(one.journal, "records", records, raising=False)
     ended = end_of(await events_of(one, opening("r1"), specs("a")))
-    assert ended.run.state is RunState.FAILED
+    assert (ended.run.state, ended.out_of_quota) == (RunState.FAILED, False)
     assert ended.error == ended.run.reason == "a payload of workflow 'audit' is lost"
     assert not world.agents.calls
 
