@@ -50,6 +50,11 @@ class Cut:
         self._open = asyncio.Event()
         self._open.set()
 
+    @property
+    def tells(self) -> bool:
+        """What the journal says; it is no call that could fail."""
+        return self._shared.tells
+
     def hold(self) -> None:
         """Let nothing be written."""
         self._open.clear()
