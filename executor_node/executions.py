@@ -150,7 +150,7 @@ class Executions:
         most = self._limits.output_bytes
         step = RunningStep(
             execution_id,
-            spec,
+            agent.held_to_schema(spec),
             agent,
             home=self._home,
             session_id=f"{self._session_prefix}-{next(self._session_numbers)}",
@@ -161,7 +161,7 @@ class Executions:
         step.trace = self._trace_of(step, trace)
         self._steps[execution_id] = step
         step.begin()
-        if spec.output_schema is None:
+        if step.spec.output_schema is None:
             self._carry_out(step)
         else:
             self._schemas.carry_out_if_usable(step, self._carry_out)

@@ -5,8 +5,9 @@ Worker processes import this; it stays light.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import json
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
@@ -31,6 +32,7 @@ from executor_node.agents.llm.definition import (
 from executor_node.agents.words import Argument, VariableName
 from fanfold.model.checks import Count, Exact, Flag, Line, Must, OneLine, Seconds
 from fanfold.model.node import Agent, AgentKind, Isolation
+from fanfold.model.step import AgentStepSpec
 
 
 def _is_kebab_case(text: str) -> bool:
@@ -69,6 +71,8 @@ class AgentDefinition:
     """Longest life of one attempt in seconds, for steps whose policy names none; None is no bound."""
     no_progress_timeout: Seconds | None = None
     """Longest silence of an attempt in seconds, for steps whose policy names none; None is no bound (F4)."""
+    output_schema: dict[str, Any] | None = field(default=None, hash=False)
+    """JSON Schema for steps that name none; None is text (C20)."""
     repair_model: ModelName = ""
     """Kinds python and command: `provider:model` that mends output which does not satisfy the step's schema (C20)."""
     entry: Entry = ""
@@ -116,6 +120,12 @@ class AgentDefinition:
     def _calls_a_model(self) -> bool:
         return self.kind is AgentKind.LLM or self.preset is not None or bool(self.repair_model)
 
+    def held_to_schema(self, spec: AgentStepSpec) -> AgentStepSpec:
+        """The step with the agent's schema, if it names none of its own (C20)."""
+        if self.output_schema is None or spec.output_schema is not None:
+            return spec
+        return replace(spec, output_schema=self.output_schema)
+
     def describe(self) -> Agent:
         """The agent as the node tells of it."""
         return Agent(
@@ -124,4 +134,5 @@ class AgentDefinition:
             kind=self.kind,
             isolation=self.isolation,
             uses_model=self._calls_a_model if self.uses_model is None else self.uses_model,
+            output_schema_json="" if self.output_schema is None else json.dumps(self.output_schema),
         )

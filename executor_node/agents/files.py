@@ -9,6 +9,7 @@
     uses_model: false                # whether it may spend model tokens; default: true for kind llm, else false
     timeout: 60                      # seconds; default: none
     no_progress_timeout: 20          # seconds without any progress; default: none
+    output_schema: {type: object}    # JSON Schema for steps that name none; default: they end with text
     repair_model: openai:gpt-5-mini  # mends output that does not satisfy a step's schema; not for kind llm
     entry: outline:outline           # its module is looked for beside the agent files first
     ---
@@ -52,6 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -83,6 +85,9 @@ _KEYS_OF_ONE_KIND = {
     "max_steps": AgentKind.LLM,
 }
 _KEYS_OF_MODELS = {"base_url_env", "api_key_env", "settings"}
+MAX_SCHEMA_BYTES = 16 * 1024
+"""Size of an agent's schema as JSON text: every coordinator has it of every node."""
+
 OWN_VARIABLES = "FANFOLD_"
 """How the variables begin that are fanfold's own, as a token; agents never see them."""
 
@@ -180,18 +185,17 @@ def _define(matter: FrontMatter, body: str) -> AgentDefinition:
     try:
         definition = _DEFINITION.validate_python({**matter.values, "instructions": body})
     except ValidationError as error:
-        # YAML calls a list what pydantic calls a tuple.
-        raise FileWrong(
-            *(
-                Wrong(line_of(v.field, matter.lines), f"`{v.field}` {v.description.replace('valid tuple', 'list')}")
-                for v in violations_of(error, "")
-            )
-        ) from None
+        told = [(line_of(v.field, matter.lines), f"`{v.field}` {v.description}") for v in violations_of(error, "")]
+        raise FileWrong(*(Wrong(line, _in_words_of_yaml(what)) for line, what in told)) from None
     if definition.kind is AgentKind.LLM and "isolation" not in matter.values and not definition.starts_processes:
         definition = replace(definition, isolation=Isolation.SHARED)
     if wrongs := [*_contradictions(definition, matter.lines), *_secrets(definition, matter.lines)]:
         raise FileWrong(*wrongs)
     return definition
+
+
+def _in_words_of_yaml(what: str) -> str:
+    return what.replace("valid tuple", "list").replace("valid dictionary", "mapping")
 
 
 def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[Wrong]:
@@ -202,6 +206,8 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
     required = _REQUIRED_KEY.get(kind)
     if required and not getattr(definition, required) and definition.preset is None:
         yield Wrong(lines.get(required, lines["kind"]), f"`{required}` is required for kind {kind}")
+    if definition.output_schema is not None and (fault := _fault_of_schema(definition.output_schema)):
+        yield Wrong(lines["output_schema"], f"`output_schema` {fault}")
     yield from _contradictions_of_repair(definition, lines)
     if definition.isolation is Isolation.SHARED and kind is AgentKind.COMMAND:
         yield Wrong(lines["isolation"], f"isolation shared is for kind python, not for kind {kind}")
@@ -211,6 +217,12 @@ def _contradictions(definition: AgentDefinition, lines: Mapping[str, int]) -> It
         yield from contradictions_of_command(definition, lines)
     if kind is AgentKind.LLM:
         yield from _contradictions_of_llm(definition, lines)
+
+
+def _fault_of_schema(schema: Mapping[str, Any]) -> str | None:
+    from fanfold.schema.own import fault_of  # noqa: PLC0415 - most nodes have no such agent
+
+    return fault_of(schema, max_bytes=MAX_SCHEMA_BYTES)
 
 
 def _contradictions_of_python(definition: AgentDefinition, lines: Mapping[str, int]) -> Iterator[Wrong]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import yaml
 
 MAX_AGENT_FILE_BYTES = 64 * 2**10
-_MAX_DEPTH = 4
+_MAX_DEPTH = 32
 _MAX_KEY_SHOWN = 64
 _MAX_SUGGESTIONS = 20
 _FENCE = "---"

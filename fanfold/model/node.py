@@ -32,6 +32,8 @@ class Agent:
     kind: AgentKind
     isolation: Isolation
     uses_model: bool = False
+    output_schema_json: str = ""
+    """JSON Schema of what its steps end with that name none of their own; empty if they end with text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

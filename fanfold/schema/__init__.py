@@ -13,6 +13,7 @@ memory limit and a deadline does, so whatever a schema does to its reader ends w
     worker      the worker's main program
     survey      the worker's checks of a schema
     metaschema  what a schema has to look like
+    own         what is wrong with a schema of the service's own files, without a worker
     dialect     the worker's validation: jsonschema with RE2 instead of `re`
     frames, words   what both ends share: the framing, and how places are written
 """

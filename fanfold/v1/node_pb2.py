@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61nfold/v1/node.proto\x12\nfanfold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12!\n\x06\x61gents\x18\x03 \x03(\x0b\x32\x11.fanfold.v1.Agent\x12,\n\x06labels\x18\x04 \x03(\x0b\x32\x1c.fanfold.v1.Node.LabelsEntry\x12(\n\tworkspace\x18\x05 \x01(\x0b\x32\x15.fanfold.v1.Workspace\x12&\n\x06status\x18\x06 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12\x0f\n\x07version\x18\x07 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xac\x01\n\nNodeStatus\x12\x18\n\x10\x63oncurrency_hint\x18\x01 \x01(\r\x12\x1c\n\x14max_concurrent_steps\x18\x02 \x01(\r\x12\x15\n\rrunning_steps\x18\x03 \x01(\r\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x14\n\x0c\x63oordinators\x18\x05 \x01(\r\x12\'\n\theld_back\x18\x06 \x03(\x0b\x32\x14.fanfold.v1.HeldBack\"<\n\x08HeldBack\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x12\n\nwaiting_on\x18\x02 \x01(\t\x12\r\n\x05quota\x18\x03 \x01(\x08\"\x8d\x01\n\x05\x41gent\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.fanfold.v1.AgentKind\x12(\n\tisolation\x18\x04 \x01(\x0e\x32\x15.fanfold.v1.Isolation\x12\x12\n\nuses_model\x18\x05 \x01(\x08\"-\n\tWorkspace\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\"\xc4\x01\n\x08NodeView\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fanfold.v1.NodeState\x12\x17\n\x0fsteps_in_flight\x18\x04 \x01(\r\x12\x12\n\nwaiting_on\x18\x05 \x01(\t\x12\x34\n\x10state_changed_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*j\n\tAgentKind\x12\x1a\n\x16\x41GENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41GENT_KIND_PYTHON\x10\x01\x12\x16\n\x12\x41GENT_KIND_COMMAND\x10\x02\x12\x12\n\x0e\x41GENT_KIND_LLM\x10\x03*S\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x15\n\x11ISOLATION_PROCESS\x10\x01\x12\x14\n\x10ISOLATION_SHARED\x10\x02*\x86\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15NODE_STATE_CONNECTING\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x12\x13\n\x0fNODE_STATE_LOST\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61nfold/v1/node.proto\x12\nfanfold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12!\n\x06\x61gents\x18\x03 \x03(\x0b\x32\x11.fanfold.v1.Agent\x12,\n\x06labels\x18\x04 \x03(\x0b\x32\x1c.fanfold.v1.Node.LabelsEntry\x12(\n\tworkspace\x18\x05 \x01(\x0b\x32\x15.fanfold.v1.Workspace\x12&\n\x06status\x18\x06 \x01(\x0b\x32\x16.fanfold.v1.NodeStatus\x12\x0f\n\x07version\x18\x07 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xac\x01\n\nNodeStatus\x12\x18\n\x10\x63oncurrency_hint\x18\x01 \x01(\r\x12\x1c\n\x14max_concurrent_steps\x18\x02 \x01(\r\x12\x15\n\rrunning_steps\x18\x03 \x01(\r\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x14\n\x0c\x63oordinators\x18\x05 \x01(\r\x12\'\n\theld_back\x18\x06 \x03(\x0b\x32\x14.fanfold.v1.HeldBack\"<\n\x08HeldBack\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x12\n\nwaiting_on\x18\x02 \x01(\t\x12\r\n\x05quota\x18\x03 \x01(\x08\"\xa9\x01\n\x05\x41gent\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.fanfold.v1.AgentKind\x12(\n\tisolation\x18\x04 \x01(\x0e\x32\x15.fanfold.v1.Isolation\x12\x12\n\nuses_model\x18\x05 \x01(\x08\x12\x1a\n\x12output_schema_json\x18\x06 \x01(\t\"-\n\tWorkspace\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\"\xc4\x01\n\x08NodeView\x12\x1e\n\x04node\x18\x01 \x01(\x0b\x32\x10.fanfold.v1.Node\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.fanfold.v1.NodeState\x12\x17\n\x0fsteps_in_flight\x18\x04 \x01(\r\x12\x12\n\nwaiting_on\x18\x05 \x01(\t\x12\x34\n\x10state_changed_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*j\n\tAgentKind\x12\x1a\n\x16\x41GENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41GENT_KIND_PYTHON\x10\x01\x12\x16\n\x12\x41GENT_KIND_COMMAND\x10\x02\x12\x12\n\x0e\x41GENT_KIND_LLM\x10\x03*S\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x15\n\x11ISOLATION_PROCESS\x10\x01\x12\x14\n\x10ISOLATION_SHARED\x10\x02*\x86\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15NODE_STATE_CONNECTING\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x12\x13\n\x0fNODE_STATE_LOST\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NODE_LABELSENTRY']._loaded_options = None
   _globals['_NODE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_AGENTKIND']._serialized_start=964
-  _globals['_AGENTKIND']._serialized_end=1070
-  _globals['_ISOLATION']._serialized_start=1072
-  _globals['_ISOLATION']._serialized_end=1155
-  _globals['_NODESTATE']._serialized_start=1158
-  _globals['_NODESTATE']._serialized_end=1292
+  _globals['_AGENTKIND']._serialized_start=992
+  _globals['_AGENTKIND']._serialized_end=1098
+  _globals['_ISOLATION']._serialized_start=1100
+  _globals['_ISOLATION']._serialized_end=1183
+  _globals['_NODESTATE']._serialized_start=1186
+  _globals['_NODESTATE']._serialized_end=1320
   _globals['_NODE']._serialized_start=71
   _globals['_NODE']._serialized_end=335
   _globals['_NODE_LABELSENTRY']._serialized_start=290
@@ -49,9 +49,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELDBACK']._serialized_start=512
   _globals['_HELDBACK']._serialized_end=572
   _globals['_AGENT']._serialized_start=575
-  _globals['_AGENT']._serialized_end=716
-  _globals['_WORKSPACE']._serialized_start=718
-  _globals['_WORKSPACE']._serialized_end=763
-  _globals['_NODEVIEW']._serialized_start=766
-  _globals['_NODEVIEW']._serialized_end=962
+  _globals['_AGENT']._serialized_end=744
+  _globals['_WORKSPACE']._serialized_start=746
+  _globals['_WORKSPACE']._serialized_end=791
+  _globals['_NODEVIEW']._serialized_start=794
+  _globals['_NODEVIEW']._serialized_end=990
 # @@protoc_insertion_point(module_scope)

@@ -267,6 +267,7 @@ class Agent(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     USES_MODEL_FIELD_NUMBER: _builtins.int
+    OUTPUT_SCHEMA_JSON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, as steps ask for it."""
     description: _builtins.str
@@ -277,6 +278,10 @@ class Agent(_message.Message):
     """How its steps are kept apart."""
     uses_model: _builtins.bool
     """Whether its steps may spend model tokens, so that a budget has to keep some for them (C13)."""
+    output_schema_json: _builtins.str
+    """JSON Schema, as JSON text, of what its steps end with that name no `output_schema_json` of their own; at most 16 KiB.
+    Empty: such steps end with text.
+    """
     def __init__(
         self,
         *,
@@ -285,10 +290,11 @@ class Agent(_message.Message):
         kind: Global___AgentKind.ValueType = ...,
         isolation: Global___Isolation.ValueType = ...,
         uses_model: _builtins.bool = ...,
+        output_schema_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "isolation", b"isolation", "kind", b"kind", "name", b"name", "uses_model", b"uses_model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "isolation", b"isolation", "kind", b"kind", "name", b"name", "output_schema_json", b"output_schema_json", "uses_model", b"uses_model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

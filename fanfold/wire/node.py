@@ -54,6 +54,7 @@ def node_to_proto(node: Node) -> pb.Node:
                 kind=_KIND_TO_PROTO[agent.kind],
                 isolation=_ISOLATION_TO_PROTO[agent.isolation],
                 uses_model=agent.uses_model,
+                output_schema_json=agent.output_schema_json,
             )
             for agent in node.agents
         ],
@@ -76,6 +77,7 @@ def node_from_proto(message: pb.Node) -> Node:
                 kind=_KIND_FROM_PROTO.get(agent.kind, AgentKind.COMMAND),
                 isolation=_ISOLATION_FROM_PROTO.get(agent.isolation, Isolation.PROCESS),
                 uses_model=agent.uses_model,
+                output_schema_json=agent.output_schema_json,
             )
             for agent in message.agents
         ),

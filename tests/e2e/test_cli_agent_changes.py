@@ -57,5 +57,28 @@ def test_agents_change_with_their_files_and_running_steps_finish_as_they_began(t
     assert json.loads(out)["outcomes"][0]["output"] == "old\n"
 
 
+def test_an_agents_schema_is_shown_and_holds_for_steps_that_name_none(tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+    front = (
+        f"name: answers\ndescription: Answers.\nkind: command\ncommand: [cat]\noutput_schema: {json.dumps(schema)}\n"
+    )
+    (agents / "answers.md").write_text(f"---\n{front}---\n")
+    with started(tmp_path, "--agents", str(agents)) as up:
+        shown = json.loads(fanfold("agents", "--json", server=up.server).stdout)["agents"]
+        assert [agent["output_schema"] for agent in shown if agent["output_schema"]] == [schema]
+        table = fanfold("agents", server=up.server).stdout
+        assert "{answer}" in next(line for line in table.splitlines() if line.startswith("answers "))
+
+        good, bad, own = steps(("answers", '{"answer": 42}'), ("answers", "none"), ("answers", '"as asked"'))
+        asked = [good, bad, {**own, "output_schema": {"type": "string"}}]
+        done = fanfold("parallel", "-", "--json", server=up.server, text=json.dumps(asked))
+    outcomes = json.loads(done.stdout)["outcomes"]
+    assert outcomes[0]["structured"] == {"answer": 42}
+    assert outcomes[1]["failure"]["code"] == "OUTPUT_INVALID"
+    assert outcomes[2]["structured"] == "as asked"
+
+
 def logs(up: Up) -> str:
     return "".join(path.read_text() for path in up.data_dir.rglob("*.log"))

@@ -258,7 +258,25 @@ WRONG = {
     "list": ("- a\n", "1: the front matter must be a list of `key: value`"),
     "text": ("only text\n", "1: the front matter must be a list of `key: value`"),
     "nothing": ("", "1: the front matter must be a list of `key: value`"),
-    "nested deeply": (PYTHON + "env: [[[[[1]]]]]\n", "6: nested deeper than 4 levels"),
+    "nested deeply": (PYTHON + f"env: {'[' * 32}1{']' * 32}\n", "6: nested deeper than 32 levels"),
+    "no schema": (PYTHON + "output_schema: text\n", "6: `output_schema` must be a mapping"),
+    "an impossible schema": (
+        PYTHON + "output_schema: {required: name}\n",
+        "6: `output_schema` $.required: 'name' is not of type 'array'",
+    ),
+    "a schema that refers elsewhere": (
+        PYTHON + "output_schema: {$ref: 'https://example.org/s.json'}\n",
+        "6: `output_schema` $.$ref: 'https://example.org/s.json' is not in this document, and references out of it are"
+        " never followed",
+    ),
+    "a schema that is no JSON": (
+        PYTHON + "output_schema: {const: 2026-11-30}\n",
+        "6: `output_schema` $.const: date is not JSON",
+    ),
+    "a large schema": (
+        PYTHON + f"output_schema: {{description: {'x' * 20_000}}}\n",
+        "6: `output_schema` $: larger than 16,384 bytes",
+    ),
 }
 
 
