@@ -198,7 +198,6 @@ class Holding:
             _log.exception("run failed", run_id=run_id)
             await self._fail(run.kept, run.view(), run.log.durable)
         finally:
-            self._looking.on_let_go()
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
                 self._leases.end(run_id)
@@ -207,7 +206,9 @@ class Holding:
         """A run is not held here any more."""
         if run.ended_as is not None and run.log.ended is None:
             self.counts.runs.note_ended(replace(run.view(), state=run.ended_as))
-        elif run.left_because:
+            return
+        self._looking.on_let_go()
+        if run.left_because:
             self.counts.journal.note_change("left")
         else:
             self.counts.journal.note_change("lost" if self._leaving is None else "handed_over")

@@ -32,6 +32,7 @@ from executor_node.agents.llm.toolsets import build_toolsets
 from executor_node.workers.context import Context
 from fanfold.agent import AgentFailed
 from fanfold.model.step import AgentStepSpec, FailureCode
+from fanfold.parts import byte_size
 
 _EVENTS_A_TURN = 64
 
@@ -164,11 +165,11 @@ class _Written:
         match event:
             case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
                 self._text.append(text)
-                self._size += len(text)
+                self._size += byte_size(text)
             case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(piece))):
-                self._size += len(piece)
+                self._size += byte_size(piece)
             case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(piece))):
-                self._size += len(piece)
+                self._size += byte_size(piece)
         if self._size > self._most:
             message = f"the model's answer is larger than {self._most:,} bytes"
             raise AgentFailed(message, code=FailureCode.PAYLOAD_TOO_LARGE, output="".join(self._text))

@@ -17,7 +17,7 @@ from fanfold.schema import SchemaValidator
 from support.durable import DEADLINE, Coordinator, World, decoded, end_of, opening, outputs, read_into, specs
 from support.mesh import until
 
-TIMES = Times(lease=1.0, renewal=0.2, claim=0.1, margin=0.3, outage=DEADLINE)
+TIMES = Times(lease=2.0, renewal=0.2, claim=0.1, margin=0.5, outage=DEADLINE)
 
 
 @pytest.fixture
