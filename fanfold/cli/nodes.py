@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
 
 from fanfold.cli.connection import connected
 from fanfold.cli.interruption import run_interruptibly
 from fanfold.cli.output import show_json, show_table, tell
 from fanfold.cli.tables import Table, cell
 from fanfold.model.node import Agent, NodeState, NodeView
-from fanfold.model.validation import node_view_to_json
+from fanfold.model.validation import agent_to_json, node_view_to_json
 
 _STYLES = {NodeState.READY: "green", NodeState.LOST: "red"}
 
@@ -46,7 +42,7 @@ def show_agents(server: str | None, *, as_json: bool) -> None:
     """Print the agents that ready nodes offer. Raises Unavailable when the coordinator cannot be reached."""
     offered = offers(run_interruptibly(_views(server)))
     if as_json:
-        show_json("agents", (_agent_to_json(agent) | {"nodes": nodes} for agent, nodes in offered))
+        show_json("agents", (agent_to_json(agent) | {"nodes": nodes} for agent, nodes in offered))
         return
     whole = ["KIND", "ISOLATION", "MODEL"]
     rows = Table("NAME", "KIND", "ISOLATION", "MODEL", "OUTPUT", "NODES", "DESCRIPTION", whole=whole)
@@ -65,24 +61,11 @@ def show_agents(server: str | None, *, as_json: bool) -> None:
         tell("No node is ready.")
 
 
-def _agent_to_json(agent: Agent) -> dict[str, Any]:
-    form = asdict(agent)
-    del form["output_schema_json"]
-    return form | {"output_schema": _schema_of(agent)}
-
-
-def _schema_of(agent: Agent) -> dict[str, Any] | None:
-    with suppress(ValueError):  # whatever runs there, the other agents can be told
-        if isinstance(schema := json.loads(agent.output_schema_json or "null"), dict):
-            return schema
-    return None
-
-
 def _output_of(agent: Agent) -> str:
     """What it ends with, in short: the fields of its values, or that these are text."""
     if not agent.output_schema_json:
         return "text"
-    properties = (_schema_of(agent) or {}).get("properties")
+    properties = (agent.output_schema or {}).get("properties")
     return "{" + ", ".join(properties) + "}" if isinstance(properties, dict) else "JSON"
 
 

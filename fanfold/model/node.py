@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class AgentKind(StrEnum):
@@ -34,6 +37,14 @@ class Agent:
     uses_model: bool = False
     output_schema_json: str = ""
     """JSON Schema of what its steps end with that name none of their own; empty if they end with text."""
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """That schema; None also for what is none, whatever runs on the node."""
+        with suppress(ValueError):
+            if isinstance(schema := json.loads(self.output_schema_json or "null"), dict):
+                return schema
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

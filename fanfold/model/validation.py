@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine, Tokens
-from fanfold.model.node import NodeView
+from fanfold.model.node import Agent, NodeView
 from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome, StepPolicy
 
 _NOT_JSON = {"unknown_fields"}
@@ -180,7 +180,14 @@ def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
 def node_view_to_json(view: NodeView) -> dict[str, Any]:
     """The JSON form of a node as the coordinator sees it: snake_case names, lower-case states, times in RFC 3339."""
     form: dict[str, Any] = _adapter(NodeView).dump_python(view, mode="json")
+    form["node"]["agents"] = [agent_to_json(agent) for agent in view.node.agents]
     return form
+
+
+def agent_to_json(agent: Agent) -> dict[str, Any]:
+    """The JSON form of an agent as a node offers it; its schema is a nested object, null for none."""
+    form: dict[str, Any] = _adapter(Agent).dump_python(agent, mode="json", exclude={"output_schema_json"})
+    return form | {"output_schema": agent.output_schema}
 
 
 def time_to_json(time: datetime) -> str:

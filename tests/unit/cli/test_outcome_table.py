@@ -18,7 +18,7 @@ from fanfold.cli.tables import GAP, Table, cell
 from fanfold.model.node import Agent, AgentKind, HeldBack, Isolation, Node, NodeState, NodeStatus, NodeView
 from fanfold.model.run import Budget
 from fanfold.model.step import FailureCode, SourceAnchor, StepFailure, StepOutcome
-from fanfold.model.validation import node_view_to_json, outcome_from_json
+from fanfold.model.validation import agent_to_json, node_view_to_json, outcome_from_json
 
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GOOD = StepOutcome(
@@ -224,6 +224,14 @@ def test_a_node_waits_on_what_holds_its_agents_back() -> None:
     assert waiting_on(replace(held, waiting_on="its link is being made")) == "its link is being made"
 
 
+@pytest.mark.parametrize(
+    ("text", "schema"), [("", None), ('{"type": "string"}', {"type": "string"}), ("[]", None), ("{", None)]
+)
+def test_an_agents_schema_in_json_is_an_object_or_null_whatever_a_node_says(text: str, schema: object) -> None:
+    agent = Agent(name="a", description="d", kind=AgentKind.LLM, isolation=Isolation.SHARED, output_schema_json=text)
+    assert agent_to_json(agent)["output_schema"] == schema
+
+
 def test_a_node_in_json() -> None:
     form = json.loads(json.dumps(node_view_to_json(_view("one", NodeState.LOST, "a"))))
     assert form == {
@@ -237,6 +245,7 @@ def test_a_node_in_json() -> None:
                     "kind": "python",
                     "isolation": "shared",
                     "uses_model": False,
+                    "output_schema": None,
                 }
             ],
             "labels": {"zone": "a"},
