@@ -46,6 +46,8 @@ _LOST_STATUS = "Internal error from Core"
 
 _NO_HTTP_2 = "Failed parsing HTTP/2"
 _NO_TLS = "WRONG_VERSION_NUMBER"
+_NOT_TRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED: (?P<cause>[^:]+)")
+_CLOSED = "Socket closed"
 _CAUSE = re.compile(r".*: (?P<cause>[^:]+?)(?: \(\d+\))?\]?", re.DOTALL)
 """gRPC tells every layer that a failure passed, from the outermost to the innermost."""
 
@@ -148,9 +150,16 @@ def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> F
     elif _NO_TLS in message:
         message = "what answers there does not speak TLS"
     elif message.startswith(_CONNECTING):
-        found = _CAUSE.fullmatch(message)
-        message, reason = found["cause"] if found else message, NO_CONNECTION
+        message, reason = _why_not_connected(message), NO_CONNECTION
     return kind(f"{address} cannot be reached: {message}" if address else message, reason=reason)
+
+
+def _why_not_connected(message: str) -> str:
+    if untrusted := _NOT_TRUSTED.search(message):
+        return f"its certificate is not trusted: {untrusted['cause']}"
+    found = _CAUSE.fullmatch(message)
+    cause = found["cause"] if found else message
+    return f"{cause}, as where TLS is wanted" if cause == _CLOSED else cause
 
 
 def _violations_that_fit(violations: Sequence[FieldViolation]) -> Iterator[BadRequest.FieldViolation]:

@@ -159,9 +159,13 @@ def _hash_of(secret: str) -> str:
 
 def _by_id(content: bytes) -> dict[str, KeptToken]:
     try:
-        kept = _TokenFile.model_validate(yaml.safe_load(content) or {})
+        found = yaml.safe_load(content) or {}
     except yaml.YAMLError:
         raise InvalidArgument("must be YAML text") from None
+    if not isinstance(found, dict):  # as a token itself
+        raise InvalidArgument("must be a file of hashed tokens, which `fanfold token` keeps")
+    try:
+        kept = _TokenFile.model_validate(found)
     except ValidationError as error:
         raise InvalidArgument(violations=violations_of(error, "")) from None
     return {token.id: token for token in kept.tokens}

@@ -218,6 +218,18 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
             "what answers there does not speak TLS",
             "UNAVAILABLE",
         ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7400: Tls handshake failed "
+            "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
+            "its certificate is not trusted: certificate has expired",
+            "NO_CONNECTION",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7400: Socket closed",
+            "Socket closed, as where TLS is wanted",
+            "NO_CONNECTION",
+        ),
     ],
 )
 def test_of_what_grpc_says_about_a_connection_the_cause_is_told(told: str, cause: str, reason: str) -> None:

@@ -200,6 +200,15 @@ async def test_tokens_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None
     assert {kept.id for kept in read_tokens(file)} == {kept.id for kept, _ in made}
 
 
+def test_a_token_itself_is_no_file_of_tokens_and_is_not_told(tmp_path: Path) -> None:
+    file = tmp_path / "alice.token"
+    _, token = create_token(tmp_path / "tokens.yaml", "alice", CALLER, None)
+    file.write_text(token)
+    with pytest.raises(InvalidArgument, match=r"alice\.token: must be a file of hashed tokens") as raised:
+        read_tokens(file)
+    assert token not in str(raised.value)
+
+
 def test_wrong_wishes_are_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "tokens.yaml"
     with pytest.raises(InvalidArgument, match="principal"):
