@@ -25,6 +25,7 @@ from fanfold.errors import NO_CONNECTION, FanfoldError, Unavailable
 from fanfold.model.node import NodeState
 from fanfold.rpc.addresses import parse_address
 from fanfold.rpc.loop import run as run_loop
+from fanfold.sdk.mesh import Mesh
 from fanfold.sql.health import write_and_read
 
 OLDEST_PYTHON = (3, 11)
@@ -169,7 +170,16 @@ async def _mesh(where: Looked) -> list[Finding]:
         found.append(Finding("nodes", State.GOOD if ready else State.BROKEN, words))
         names = ", ".join(agent.name for agent in agents)
         found.append(Finding("agents", State.GOOD if agents else State.BROKEN, names or "no ready node offers any"))
-        return found
+        return [*found, await _runs(mesh)]
+
+
+async def _runs(mesh: Mesh) -> Finding:
+    """Whether the coordinator can look them up; without its journal it still knows nodes and agents."""
+    try:
+        await _soon(mesh.runs(limit=1))
+    except FanfoldError as error:
+        return Finding("runs", State.BROKEN, error.message)
+    return Finding("runs", State.GOOD, "can be looked up")
 
 
 async def _registry(where: Looked) -> Finding:

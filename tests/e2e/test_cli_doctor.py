@@ -44,6 +44,7 @@ def test_with_a_mesh_all_is_well_and_everything_is_named(tmp_path: Path) -> None
         "coordinator",
         "nodes",
         "agents",
+        "runs",
         "job registry",
     }
     assert state["nodes"] == ("good", "2 ready")
@@ -63,6 +64,17 @@ def test_a_service_that_was_named_and_does_not_answer_is_broken_and_gives_1() ->
     state = found(done)
     assert state["coordinator"][0] == state["job registry"][0] == "broken"
     assert state["python"][0] == state["store"][0] == "good"
+
+
+@pytest.mark.contract("C30")
+def test_a_coordinator_that_has_lost_its_journal_answers_and_its_runs_are_broken(tmp_path: Path) -> None:
+    with started(tmp_path) as up:
+        (up.data_dir / "journal.db").unlink()
+        done = fanfold("doctor", "--server", up.server, "--registry", up.address_of("job-registry"), "--json")
+    assert done.returncode == 1, done.stdout
+    state = found(done)
+    assert (state["coordinator"][0], state["job registry"][0]) == ("good", "good")
+    assert state["runs"] == ("broken", "The journal cannot be read or written; its coordinator's log says why.")
 
 
 def test_nothing_that_runs_yet_is_only_a_warning_unless_its_port_is_taken() -> None:
