@@ -7,8 +7,6 @@ from collections import deque
 from itertools import takewhile
 from typing import Protocol
 
-import structlog
-
 from fanfold.errors import Unavailable
 from job_registry.bell import Bell
 from job_registry.store.store import Changes, ChangesGone, JobQuery, JobStore, KeptJob, matches
@@ -22,8 +20,6 @@ _READ_AT_ONCE = 500
 _BYTES_OF_JOB = 1_000
 _BYTES_OF_SOURCE = 200
 _EVERYTHING = JobQuery(limit=_READ_AT_ONCE)
-
-_log = structlog.get_logger(__name__)
 
 
 class Follower(Protocol):
@@ -80,8 +76,7 @@ class RecentChanges:
                 self._recent.clear()
                 self._bytes = 0
                 self._begun = self._since = self._position = -1
-            except Unavailable as error:
-                _log.warning("changes cannot be read", why=error.message)
+            except Unavailable:  # the store's log says why
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self) -> None:

@@ -8,16 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self, TypeVar
 
-import structlog
 from sqlalchemy.exc import DBAPIError
 
+from fanfold.sql.complaints import Complaints
 from fanfold.sql.database import READERS, Database, words_of
 from fanfold.sql.notices import hear
 from fanfold.sql.writer import QUEUE_BYTES, Operation, Transaction, Writer
 
 _Result = TypeVar("_Result")
-
-_log = structlog.get_logger(__name__)
 
 
 class Access:
@@ -27,6 +25,7 @@ class Access:
         self._database = database
         self._writer = Writer(database, queue_bytes)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=f"{database.contents.name}-reader")
+        self._complaints = Complaints(f"{database.contents.name} read")
         self._is_open = True
 
     async def __aenter__(self) -> Self:
@@ -70,11 +69,12 @@ class Access:
     def _read(self, operation: Callable[[Transaction], _Result]) -> _Result:
         try:
             with self._database.reader.begin() as connection:
-                return operation(Transaction(connection, self._database.now(connection)))
+                result = operation(Transaction(connection, self._database.now(connection)))
         except (DBAPIError, OSError) as error:
-            contents = self._database.contents
-            _log.error(f"{contents.name} read failed", why=words_of(error))
-            raise contents.failed from None
+            self._complaints.failed(words_of(error))
+            raise self._database.contents.failed from None
+        self._complaints.succeeded()
+        return result
 
     def _close(self) -> None:
         self._readers.shutdown()

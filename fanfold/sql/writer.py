@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from fanfold.errors import FanfoldError
+from fanfold.sql.complaints import Complaints
 from fanfold.sql.database import Contents, Database, is_conflict, words_of
 from fanfold.sql.room import Room
 
@@ -74,6 +75,7 @@ class Writer:
     def __init__(self, database: Database, queue_bytes: int = QUEUE_BYTES) -> None:
         self._database = database
         self._counts = database.counts
+        self._complaints = Complaints(f"{database.contents.name} transaction")
         self._room = Room(queue_bytes)
         self._queue: deque[_Queued] = deque()
         self._urgent: deque[_Queued] = deque()
@@ -153,7 +155,7 @@ class Writer:
                 if is_conflict(error) and (attempt := attempt + 1) < ATTEMPTS:
                     continue
                 self._counts.errors += 1
-                _log.error(f"{contents.name} transaction failed", operations=len(operations), why=words_of(error))
+                self._complaints.failed(words_of(error), operations=len(operations))
                 if self._connection is not None:
                     self._connection.invalidate()
                     self._connection.close()
@@ -175,6 +177,7 @@ class Writer:
             self._database.tell(self._connection, transaction.notices)
         self._counts.seconds.add(time.monotonic() - began)
         self._counts.operations.add(len(results))
+        self._complaints.succeeded()
         return results
 
     # In the event loop.
