@@ -49,8 +49,14 @@ class ServiceSettings(Generic[_Config]):
     troubles: Finder[_Config]
 
     def doubts(self, config: _Config) -> list[FieldViolation]:
-        """What a service says when it starts all the same: contradictions, and variables that mean nothing."""
-        return [*map(self.given.placed, self.contradictions(config)), *self._unknown_variables()]
+        """What a service says when it starts all the same.
+
+        Contradictions, certificates that are not valid today, for they may be renewed, and variables that mean nothing.
+        """
+        from fanfold.rpc.preflight import outdated_certificates
+
+        found = (*self.contradictions(config), *outdated_certificates(config))
+        return [*map(self.given.placed, found), *self._unknown_variables()]
 
     def wrongs(self) -> list[FieldViolation]:
         """All that is wrong, at once, with the places that it comes from."""

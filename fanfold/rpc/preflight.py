@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from fanfold.errors import FanfoldError, FieldViolation, InvalidArgument
 from fanfold.rpc.addresses import LOOPBACK, Address, bindable, parse_address
 from fanfold.rpc.auth.certificates import Certificates
-from fanfold.rpc.auth.settings import AuthSettings, ClientSettings
+from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from fanfold.rpc.auth.tokens import Tokens
 from fanfold.rpc.serving import Served
 from fanfold.rpc.showing import Showing
@@ -113,6 +113,14 @@ def unreadable(section: BaseModel, name: str) -> Iterator[FieldViolation]:
                     file.read_bytes()
                 except OSError as error:
                     yield FieldViolation(f"{name}.{field}{key}", f"{file}: {error.strerror}")
+
+
+def outdated_certificates(config: BaseModel) -> Iterator[FieldViolation]:
+    """Those that a service shows, by its sections `tls` and `client`, and that are not valid today."""
+    for name in ("tls", "client"):
+        section = getattr(config, name, None)
+        if isinstance(section, TlsSettings | ClientSettings):
+            yield from _outdated(section.certificate, f"{name}.certificate")
 
 
 def _outdated(certificate: Path | None, field: str) -> Iterator[FieldViolation]:

@@ -47,7 +47,16 @@ def back_up(database: Path, folder: Path) -> int:
 def _copy_database(database: Path, copy: Path) -> None:
     part = copy.with_name(f"{copy.name}.part")
     part.unlink(missing_ok=True)
-    os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_WRONLY, 0o600))
+        _write_copy(database, part)
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)  # what is no whole copy
+    _synchronize(copy.parent)
+
+
+def _write_copy(database: Path, part: Path) -> None:
     with (
         closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as source,
         closing(sqlite3.connect(part)) as target,
@@ -58,8 +67,6 @@ def _copy_database(database: Path, copy: Path) -> None:
         if found != "ok":
             raise FailedPrecondition(f"{database} is damaged: {found}")
     _synchronize(part)
-    part.replace(copy)
-    _synchronize(copy.parent)
 
 
 def _copy_objects(objects: Path, copies: Path, before: set[Path]) -> int:

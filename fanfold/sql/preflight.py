@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from sqlalchemy import make_url
+
 from fanfold.errors import FieldViolation
 from fanfold.sql.settings import DatabaseSettings
 
@@ -18,8 +20,8 @@ def troubles_of_database(settings: DatabaseSettings, section: str) -> Iterator[F
     """What keeps it from being opened, so far as that can be told from here. `section` holds it."""
     if settings.password_file is not None:
         yield from _troubles_of_password(settings.password_file, f"{section}.password_file")
-    if settings.url and importlib.util.find_spec("psycopg") is None:
-        yield FieldViolation(f"{section}.url", "its driver is not installed: pip install 'fanfold[postgres]'")
+    if settings.url:
+        yield from _troubles_of_url(settings.url, f"{section}.url")
     if settings.path:
         yield from _troubles_of_file(Path(settings.path), f"{section}.path")
 
@@ -30,6 +32,20 @@ def _troubles_of_password(file: Path, field: str) -> Iterator[FieldViolation]:
             yield FieldViolation(field, f"{file}: is empty")
     except OSError as error:
         yield FieldViolation(field, f"{file}: {error.strerror}")
+
+
+def _troubles_of_url(url: str, field: str) -> Iterator[FieldViolation]:
+    if importlib.util.find_spec("psycopg") is None:
+        yield FieldViolation(field, "its driver is not installed: pip install 'fanfold[postgres]'")
+        return
+    from psycopg import ProgrammingError  # noqa: PLC0415 - an extra
+    from psycopg.conninfo import make_conninfo  # noqa: PLC0415
+
+    for option in make_url(url).query:
+        try:
+            make_conninfo(**{option: "1"})
+        except ProgrammingError:
+            yield FieldViolation(field, f'invalid connection option "{option}"')
 
 
 def _troubles_of_file(file: Path, field: str) -> Iterator[FieldViolation]:

@@ -100,6 +100,7 @@ def test_what_cannot_be_copied_leaves_the_copy_that_there_is(tmp_path: Path) -> 
     with pytest.raises(FailedPrecondition, match="file is not a database"):
         back_up(file, copies)
     assert (copies / "data.db").read_bytes() == before
+    assert [path.name for path in copies.iterdir()] == ["data.db"]
     with pytest.raises(InvalidArgument, match="there is no such database"):
         back_up(tmp_path / "none.db", copies)
     with pytest.raises(InvalidArgument, match="in another folder"):

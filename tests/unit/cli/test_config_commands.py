@@ -160,6 +160,20 @@ def test_certificates_are_looked_into(tmp_path: Path, authority: Authority) -> N
 
 
 @pytest.mark.contract("C40")
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_that_starts_with_a_certificate_that_has_expired_says_so(
+    service: str, tmp_path: Path, authority: Authority
+) -> None:
+    good, old = authority.pair("good"), authority.pair("old", lasts=timedelta(hours=-1))
+    for pair, said in ((good, []), (old, ["tls.certificate"])):
+        tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
+        settings = service_settings(service, written(tmp_path, {"tls": tls}))
+        doubts = settings.doubts(settings.given.settings())
+        assert [doubt.field for doubt in doubts] == said
+        assert all("has expired" in doubt.description for doubt in doubts)
+
+
+@pytest.mark.contract("C40")
 def test_who_is_to_be_believed_is_looked_into(tmp_path: Path) -> None:
     def issuer(name: str, jwks: str) -> dict[str, Any]:
         return {"issuer": name, "audience": "fanfold", "jwks": jwks}
@@ -210,6 +224,9 @@ def test_files_of_stores_are_looked_into_and_left_alone(tmp_path: Path) -> None:
     )
     address = {"url": "postgresql://fanfold@db.example/fanfold", "password_file": str(empty)}
     assert "is empty" in wrongs("job-registry", written(tmp_path, {"store": address}))["store.password_file"]
+    pytest.importorskip("psycopg")
+    misspelt = {"store": {"url": "postgresql://fanfold@db.example/fanfold?sslmod=verify-full"}}
+    assert '"sslmod"' in wrongs("job-registry", written(tmp_path, misspelt))["store.url"]
     new = {"store": {"path": str(tmp_path / "new.db")}}
     assert fanfold("serve", "job-registry", "--check-config", "--config", written(tmp_path, new)).exit_code == 0
     assert not (tmp_path / "new.db").exists()
