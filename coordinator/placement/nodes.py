@@ -156,13 +156,16 @@ class Nodes:
         return NodesChanged(nodes=tuple(nodes), forgotten=tuple(forgotten))
 
     async def _keep_link(self, known: KnownNode) -> None:
-        failures = 0
+        failures, told = 0, ""
         while self._wanted[known.address] > 0 or known.holds_executions():
             reason = await self._hold_link(known)
             failures = 1 if known.is_linked() else failures + 1
             if known.is_linked():
                 self.lost += known.state is not NodeState.DRAINING
                 _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
+            elif reason.message != told:
+                told = reason.message
+                _log.info("node not linked", address=known.address, why=told)
             known.lost(reason)
             self._tell_watchers(known)
             await asyncio.sleep(full_jitter(failures, first=0.1, most=self._redial_delay))

@@ -11,8 +11,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from structlog.testing import CapturingLogger
 
 import executor_node.servicer
+from coordinator.placement import nodes as placement
 from fanfold import Mesh
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.errors import InvalidArgument
@@ -105,6 +107,22 @@ async def test_addresses_of_a_name_come_and_go_with_it(monkeypatch: pytest.Monke
                 while len(views := await mesh.nodes()) != 1:
                     await asyncio.sleep(0.01)
             assert [view.state for view in views] == [NodeState.READY]
+
+
+@pytest.mark.contract("C42")
+async def test_why_a_node_is_never_linked_is_logged_and_not_at_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(placement, "_log", log)  # whatever level other tests have had set
+    node = StrangeNode(name="same")
+    async with serving_node(node) as first, serving_node(node) as second:
+        sources = {"static": [first, second], "redial_delay": 0.05}
+        async with coordinator_alone(nodes=sources) as serving, Mesh(serving.address) as mesh:
+            await until_ready(mesh, 1)
+            (linked,) = [view.address for view in await ready(mesh)]
+            await until(lambda: node.links >= 6, "the other one has been dialled again and again")
+    (other,) = {first, second} - {linked}
+    told = [(call.kwargs["address"], call.kwargs["why"]) for call in log.calls if call.args == ("node not linked",)]
+    assert told.count((other, f"node 'same' is already linked at {linked}")) == 1
 
 
 async def test_a_static_address_that_is_none_is_refused_by_its_place() -> None:
