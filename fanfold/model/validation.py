@@ -272,6 +272,8 @@ def _describe(details: Any) -> str:
             return "is required"
         case "unexpected_keyword_argument" | "extra_forbidden":
             return "unknown field"
+        case "model_type" | "dict_type":  # pydantic's words have names of classes
+            return "must be a mapping"
         case "string_unicode":
             return "must be valid Unicode (it has a lone surrogate)"
         case "value_error":

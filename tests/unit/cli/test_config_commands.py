@@ -60,6 +60,12 @@ def test_all_addresses_are_looked_at(service: str, tmp_path: Path) -> None:
     assert said.keys() == {"listen", "metrics_listen"}
 
 
+def test_sections_that_are_none_are_told_without_names_of_classes(tmp_path: Path) -> None:
+    said = wrongs("coordinator", written(tmp_path, {"nodes": None, "limits": [], "scripts": {"providers": {"x": [1]}}}))
+    assert said.keys() == {"nodes", "limits", "scripts.providers.x"}
+    assert all(words.startswith("must be a mapping (in ") for words in said.values())
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_nothing_is_wrong_with_the_defaults(service: str) -> None:
     done = fanfold("serve", service, "--check-config")
