@@ -13,8 +13,11 @@ TRACESTATE = "tracestate"
 
 
 def current_trace() -> TraceContext | None:
-    """What the caller has the call that the running task serves be part of. Raises LookupError outside of calls."""
-    metadata = current_call().metadata
+    """What the caller has the call that the running task serves be part of; None outside of calls."""
+    try:
+        metadata = current_call().metadata
+    except LookupError:
+        return None
     return parse_trace_context(metadata.get(TRACEPARENT), metadata.get(TRACESTATE, ""))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from executor_node.counts import Counts
 from executor_node.executions import Executions
 from executor_node.link_servicer import serve_link
 from executor_node.links import Links
@@ -30,7 +31,9 @@ async def test_a_coordinator_that_says_nothing_is_not_waited_for() -> None:
         await asyncio.Event().wait()
         yield pb.LinkRequest()
 
-    links = Links(Executions.__new__(Executions))  # none of its business before the hello
+    executions = Executions.__new__(Executions)  # none of its business before the hello
+    executions.counts = Counts()
+    links = Links(executions)
     with pytest.raises(DeadlineExceeded, match="hello"):
         await anext(serve_link(links, nothing(), lambda: pytest.fail("described itself to nobody"), hello_wait=0.1))
 
