@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -39,7 +40,7 @@ DENIED_X86_64 = (
 """What the default profiles of container runtimes refuse to those without capabilities (EPERM)."""
 _CLONE, _CLONE3 = 56, 435
 _NEW_NAMESPACES = 0x7E020000
-_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,6 +54,7 @@ def main() -> None:
     os.chroot(root)
     os.chdir(wanted["folder"])
     _give_up(wanted["user"])
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # as `unshare --kill-child` had asked, which another user forgets
     os.execvpe(wanted["command"][0], wanted["command"], wanted["environment"])
 
 
