@@ -22,7 +22,7 @@ run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, sto
 
 test: $(INSTALLED_DEV) $(INSTALLED_NODE) $(INSTALLED_PROMETHEUS) ## Run all tests; those that start no processes WORKERS at a time (2)
 	@$(BIN)/python -m pytest -m 'not process' --numprocesses $(WORKERS) --dist loadfile; without=$$?; \
-	$(BIN)/python -m pytest -m process --reruns 1; with=$$?; \
+	$(BIN)/python -m pytest -m process --reruns 1 --rerun-exclude-path tests/faults; with=$$?; \
 	test $$without = 0 || echo 'Failed: tests that start no processes, see above.'; \
 	test $$with = 0 || echo 'Failed: tests that start processes, see above.'; \
 	test $$without$$with = 00

@@ -49,11 +49,15 @@ class Hold:
         """Whether a step may be sent to a node now."""
         return not self.is_given_up and self._is_certain()
 
+    def require(self) -> None:
+        """Raise Aborted if the run was given up."""
+        if self.is_given_up:
+            raise Aborted("the run is another coordinator's by now", reason="RUN_MOVED")
+
     async def until_certain(self) -> None:
         """Wait until a step may be sent to a node. Raises Aborted if the run is given up instead."""
         while not self.is_certain():
-            if self.is_given_up:
-                raise Aborted("the run is another coordinator's by now", reason="RUN_MOVED")
+            self.require()
             self._changed.clear()
             await self._changed.wait()
 

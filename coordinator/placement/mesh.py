@@ -239,10 +239,15 @@ class MeshExecutor:
         return node.execute(start, attempt.tell, scope, traced)
 
     async def _wait(self, execution: Execution, reservation: Reservation) -> None:
-        """Wait until an execution has left the node, or the node withholds its ending."""
+        """Wait until an execution has left the node, or the node withholds its ending.
+
+        Of a run that was given up nothing more is told: whoever holds it hears of the ending, and charges it. Told here
+        it would be charged nowhere (C13). Raises Aborted then.
+        """
         try:
             await execution.wait()
-        except asyncio.CancelledError:
+            self._scope.hold.require()
+        except (asyncio.CancelledError, Aborted):
             self._part_with(execution)
             if not self._scope.hold.is_given_up:
                 with suppress(TimeoutError):
@@ -258,8 +263,10 @@ class MeshExecutor:
             async with self._scope.pace.turn(self._scope.waiting):
                 execution.node.want(execution)
                 await execution.wait()
-        except asyncio.CancelledError:
+                self._scope.hold.require()
+        except (asyncio.CancelledError, Aborted):
             self._part_with(execution)
+            self._spending.charge(reservation, None)
             raise
         assert execution.ending is not None
         self._spending.charge(reservation, execution.ending)

@@ -515,6 +515,23 @@ async def test_a_run_that_is_given_up_leaves_what_goes_on_to_be_charged_by_the_n
     assert budget.spent == 0
 
 
+@pytest.mark.contract("C13", "C43")
+async def test_what_ends_as_its_run_is_given_up_is_told_and_charged_by_the_next_holder(setting: Setting) -> None:
+    budget = TokenBudget(100, steps=1)
+    scope = journaled(budget=budget)
+    step = begin(setting.mesh.executor(scope), max_tokens=60)
+    await asyncio.sleep(0.01)
+    (start,) = setting.node.link.starts
+    setting.node.end(start.execution_id, Usage(output_tokens=25))
+    scope.hold.give_up()  # the step has not heard of its ending yet, nor of this
+    with pytest.raises(Aborted, match="another coordinator"):
+        await step
+    assert budget.spent == 0
+    assert scope.receipts is not None
+    scope.receipts.settled("a")
+    assert setting.node.link.acknowledged == [], "its node keeps the ending for the next holder"
+
+
 @pytest.mark.contract("F2")
 async def test_a_node_that_comes_back_at_another_address_keeps_what_runs_there(setting: Setting) -> None:
     scope, node = journaled(), setting.node
