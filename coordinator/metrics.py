@@ -230,12 +230,12 @@ class CoordinatorCollector(Collector):
 
     def _collect_placement(self) -> Iterable[Metric]:
         measured = self._measured
-        yield numbers(NODES, Tally((node.state.value,) for node in measured.nodes))
+        yield numbers(NODES, Tally((node.standing.state.value,) for node in measured.nodes))
         yield number(NODES_LOST, measured.nodes.lost)
-        named = sorted((node for node in measured.nodes if node.node.name), key=KnownNode.is_linked)
-        yield numbers(NODE_STEPS, {(node.node.name,): node.in_flight for node in named})
-        yield numbers(NODE_HINT, {(node.node.name,): node.hint() for node in named})
-        yield numbers(NODE_LOAD, {(node.node.name,): node.load() for node in named})
+        named = sorted((node for node in measured.nodes if node.name), key=KnownNode.is_linked)
+        yield numbers(NODE_STEPS, {(node.name,): node.standing.in_flight for node in named})
+        yield numbers(NODE_HINT, {(node.name,): node.standing.hint() for node in named})
+        yield numbers(NODE_LOAD, {(node.name,): node.standing.load() for node in named})
         yield number(STEPS_WAITING, measured.queue.waiting)
         yield spreads(QUEUE_WAIT, measured.queue.waits)
         yield numbers(PLACEMENTS, measured.counts.steps.placements)

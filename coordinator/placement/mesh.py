@@ -151,11 +151,11 @@ class MeshExecutor:
             attempt.handed_back(ending.usage)
             self._forget_endings(key.name)
             return None
-        outcome = _outcome_of(spec, execution.node.node.name, ending)
+        outcome = _outcome_of(spec, execution.node.name, ending)
         return outcome if spec.output_schema is None else await self._validated(spec, outcome)
 
     def _trace_adopted(self, key: str, execution: Execution, number: int, spec: AgentStepSpec) -> None:
-        traced = self._scope.trace.attempt(key, execution.execution_id, number, spec, execution.node.node.name)
+        traced = self._scope.trace.attempt(key, execution.execution_id, number, spec, execution.node.name)
         if traced is not None:
             traced.adopted()
             execution.trace_as(traced)
@@ -174,7 +174,7 @@ class MeshExecutor:
                     return unplaced(spec, node)
                 name = ExecutionName(self._scope.epoch, attempt.number, placement, key.name, work)
                 try:
-                    if node.node.name not in self._noted or not self._scope.hold.is_certain():
+                    if node.name not in self._noted or not self._scope.hold.is_certain():
                         await self._until_recorded(node)
                     execution = self._begin(node, name, spec, attempt, reservation)
                     await self._wait(execution, reservation)
@@ -183,7 +183,7 @@ class MeshExecutor:
                 ending = execution.ending or await self._take_ending(execution, reservation)
             self._receive(key.name, execution, ending)
             if not isinstance(ending, Rejection):
-                outcome = _outcome_of(spec, execution.node.node.name, ending)
+                outcome = _outcome_of(spec, execution.node.name, ending)
                 if outcome.success or not await quota.goes_on(outcome, node, self._scope):
                     return outcome if spec.output_schema is None else await self._validated(spec, outcome)
                 attempt.handed_back(outcome.usage)
@@ -211,7 +211,7 @@ class MeshExecutor:
 
     async def _note(self, node: KnownNode) -> None:
         """Have it noted that the run's steps may be on this node, before any of them is (C19)."""
-        while (name := node.node.name) not in self._noted:  # another node may answer there meanwhile
+        while (name := node.name) not in self._noted:  # another node may answer there meanwhile
             if name in self._noting:
                 await self._noting[name].wait()  # unlike a lock, this lets all who wait go on at once, in one frame
                 continue
@@ -227,7 +227,7 @@ class MeshExecutor:
         self, node: KnownNode, name: ExecutionName, spec: AgentStepSpec, attempt: Attempt, reservation: Reservation
     ) -> Execution:
         scope, execution_id = self._scope, name.id_in(self._scope.run_id)
-        traced = scope.trace.attempt(name.key, execution_id, name.attempt, spec, node.node.name)
+        traced = scope.trace.attempt(name.key, execution_id, name.attempt, spec, node.name)
         start = ExecutionStart(
             execution_id=execution_id,
             run_id=scope.run_id,

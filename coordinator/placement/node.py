@@ -1,34 +1,22 @@
-"""One node that the coordinator knows: its link, its state, and the executions that are there."""
+"""One node that the coordinator knows: its link, and the executions that are there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from enum import Enum, auto
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
 from coordinator.placement.execution import Ending, Execution, ExecutionName, Lost
+from coordinator.placement.standing import Change, Standing
 from coordinator.scope import Scope
 from coordinator.tracing import Attempted
 from coordinator.waiting import WaitsOn
 from fanfold.errors import FanfoldError
-from fanfold.model.node import HeldBack, Node, NodeState, NodeStatus, NodeView
+from fanfold.model.node import Node, NodeState, NodeStatus, NodeView
 from fanfold.model.step import StepEnded, StepEvent
 from fanfold.ports import ExecutionStart, NodeLink, OnStepEvent, Rejection, RejectionReason, RunAdopted
-
-_LONGEST_FULL_SECONDS = 60.0
-"""Most that a node that says to be full is left alone, whatever it says."""
-
-_DRAINING = "it finishes what it runs and stops"
-
-
-class Change(Enum):
-    """What changed about a node: whom it can serve at all, or only how much room it has."""
-
-    OFFER = auto()
-    ROOM = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,91 +38,33 @@ NO_LEASES = Leases()
 class KnownNode:
     """A node by its address. It hears the link (as a `LinkListener`) and keeps count of what is on the node.
 
-    `on_change` is told whenever the node's offer or its room changed; `adoptions` are to be asked of it, by its name.
+    Placement judges it by its `standing`, of whose changes `on_change` is told; `adoptions` are to be asked of it, by
+    its name.
     """
 
     def __init__(
         self, address: str, on_change: Callable[[KnownNode, Change], None], leases: Leases, adoptions: Adoptions
     ) -> None:
         self.address = address
+        self.standing = Standing(partial(on_change, self))
         self._leases = leases
         self._adoptions = adoptions
-        self._welcomes = 0
-        self.node = Node(name="")
-        self.state = NodeState.CONNECTING
-        self.waiting_on = "its link is being made"
-        self.in_flight = 0
-        self._on_change = on_change
-        self._state_changed_at = datetime.now(UTC)
         self._link: NodeLink | None = None
-        self._agents: frozenset[str] = frozenset()
-        self._use_model: dict[str, bool] = {}
-        self._status = NodeStatus()
-        self._held_back: dict[str, HeldBack] = {}
-        self._foreign = 0
-        self._full_until = 0.0
+        self._welcomes = 0
         self._executions: dict[str, Execution] = {}
         self._taken: dict[str, Execution] = {}
         """Executions whose ending has arrived and is to stay on the node until it is acknowledged."""
         self.admit: Callable[[KnownNode, Node], None] = lambda _known, _node: None
         """Raises FanfoldError when a node that has answered is not to be used."""
 
-    # What placement asks.
-
-    def offers(self, agent: str) -> bool:
-        """Whether it is ready and has the agent."""
-        return self.state is NodeState.READY and agent in self._agents
-
-    def uses_model(self, agent: str) -> bool | None:
-        """Whether it says that the agent spends model tokens; None if it has told nothing of the agent (C13)."""
-        return self._use_model.get(agent)
-
-    def held_back(self, agent: str) -> HeldBack | None:
-        """Why the agent's steps do not get on there, if its provider holds them back (F8, F9)."""
-        return self._held_back.get(agent)
-
-    def hold_back(self, held_back: HeldBack) -> None:
-        """An agent's steps are held back there, until the node says how it fares."""
-        if held_back.agent not in self._held_back:
-            self._held_back[held_back.agent] = held_back
-
-    def carries(self, labels: Iterable[tuple[str, str]]) -> bool:
-        """Whether it carries every one of the labels (C6)."""
-        return all(self.node.labels.get(name) == value for name, value in labels)
-
-    def has_room(self, now: float) -> bool:
-        """Whether it would take one more step now.
-
-        A node that others have filled is asked for a first place all the same: else it would not know that it is to be
-        shared, and they would not want less.
-        """
-        others = self._foreign if self.in_flight else 0
-        return self.in_flight + others < self._status.max_concurrent_steps and now >= self._full_until
-
-    def load(self) -> float:
-        """Steps there against steps it would like to have; our own are counted now, others' by its last report."""
-        return (self.in_flight + self._foreign) / max(1, self._status.concurrency_hint)
-
-    def agents(self) -> frozenset[str]:
-        """Names of the agents it offered when it was last heard."""
-        return self._agents
-
-    def hint(self) -> int:
-        """Its part of the mesh's concurrency hint (C10), shared evenly with other coordinators that have work there."""
-        if self.state is not NodeState.READY or not self._status.concurrency_hint:
-            return 0
-        return max(1, self._status.concurrency_hint // max(1, self._status.coordinators))
+    @property
+    def name(self) -> str:
+        """The node's own name; empty until it has answered."""
+        return self.standing.node.name
 
     def view(self) -> NodeView:
         """The node as it is shown."""
-        return NodeView(
-            node=replace(self.node, status=self._status),
-            address=self.address,
-            state=self.state,
-            steps_in_flight=self.in_flight,
-            waiting_on=self.waiting_on,
-            state_changed_at=self._state_changed_at,
-        )
+        return self.standing.view_at(self.address)
 
     def is_linked(self) -> bool:
         """Whether its link is up."""
@@ -145,11 +75,11 @@ class KnownNode:
     def execute(
         self, start: ExecutionStart, listener: OnStepEvent, scope: Scope, traced: Attempted | None = None
     ) -> Execution:
-        """Send an execution to the node. The caller has taken a place by counting `in_flight` up."""
+        """Send an execution to the node. The caller has taken a place there (`Standing.in_flight`)."""
         execution = Execution(self, start.execution_id, start.spec.agent, keeps=scope.receipts is not None)
         execution.traced = traced
         execution.attend(listener, scope)
-        if self._link is None or self.state is not NodeState.READY:
+        if self._link is None or self.standing.state is not NodeState.READY:
             # It was ready when the place was taken, and has heard nothing of the step.
             execution.end(Rejection(reason=RejectionReason.DRAINING))
         else:
@@ -168,7 +98,7 @@ class KnownNode:
         elif execution.keeps or execution.is_withheld:
             execution.cancel_reason = reason
             self.acknowledge(execution.execution_id)
-            self._end(execution.execution_id, Lost(self.node.name, execution.started))
+            self._end(execution.execution_id, Lost(self.name, execution.started))
 
     def leave(self, execution: Execution) -> None:
         """Leave an execution to the run's next holder; if none adopts it while a lease lasts, it is stopped."""
@@ -212,25 +142,25 @@ class KnownNode:
         for execution in (*other._executions.values(), *other._taken.values()):
             execution.node = self
             if execution.has_place:
-                other.in_flight -= 1
-                self.in_flight += 1
+                other.standing.in_flight -= 1
+                self.standing.in_flight += 1
         self._executions, other._executions = other._executions, {}
         self._taken, other._taken = other._taken, {}
-        self.node = other.node
+        self.standing.node = other.standing.node
 
     # What the link tells.
 
     def welcomed(self, node: Node, link: NodeLink, held: frozenset[str]) -> None:
         """The node answered (LinkListener). It still holds what is in `held`, if it is the one that was lost."""
         self.admit(self, node)
-        if node.name == self.node.name:
-            still = held if node.boot_id == self.node.boot_id else frozenset()
+        if node.name == self.name:
+            still = held if node.boot_id == self.standing.node.boot_id else frozenset()
             for execution_id in set(self._executions) - still:
                 self._lose(execution_id)
             self._taken = {each: execution for each, execution in self._taken.items() if each in still}
         self._welcomes += 1
         self._link = link
-        self._describe(node)
+        self.standing.describe(node)
         for adoption in self._adoptions.of(node.name):
             self.adopt(adoption)
         for execution in self._executions.values():
@@ -242,32 +172,19 @@ class KnownNode:
 
     def offer_changed(self, node: Node) -> None:
         """The node offers other agents from now on (LinkListener)."""
-        self._describe(node)
-        self._on_change(self, Change.OFFER)
-
-    def _describe(self, node: Node) -> None:
-        self.node = node
-        self._agents = frozenset(agent.name for agent in node.agents)
-        self._use_model = {agent.name: agent.uses_model for agent in node.agents}
+        self.standing.offer(node)
 
     def status_changed(self, status: NodeStatus) -> None:
         """The node says how it fares (LinkListener)."""
-        self._status = status
-        self._foreign = max(0, status.running_steps - self.in_flight)
-        had_quota = self._held_back
-        self._held_back = {each.agent: each for each in status.held_back}
-        if status.draining:
-            self._become(NodeState.DRAINING, _DRAINING)
-        else:
-            self._become(NodeState.READY, "")
-        self._on_change(self, Change.OFFER if had_quota != self._held_back else Change.ROOM)
-        if had_quota or self._held_back:
+        held_back_before = self.standing.held_back
+        self.standing.fare(status)
+        if held_back_before or self.standing.held_back:
             self._tell_held_back()
         self._finish_if_drained()
 
     def run_adopted(self, adopted: RunAdopted) -> None:
         """What it holds of a run is ours (LinkListener)."""
-        adoption = self._adoptions.take(self.node.name, adopted)
+        adoption = self._adoptions.take(self.name, adopted)
         held = []
         for execution_id in adopted.running | adopted.ended:
             execution = self._take_in(execution_id)
@@ -316,19 +233,13 @@ class KnownNode:
     def execution_rejected(self, execution_id: str, rejection: Rejection) -> None:
         """The node did not take an execution (LinkListener)."""
         if rejection.reason is RejectionReason.FULL:
-            loop = asyncio.get_running_loop()
-            self._full_until = loop.time() + min(rejection.retry_delay, _LONGEST_FULL_SECONDS)
+            self.standing.be_full(rejection.retry_delay)
         elif rejection.reason is RejectionReason.DRAINING:
-            self._become(NodeState.DRAINING, _DRAINING)
+            self.standing.drain()
         elif rejection.reason is RejectionReason.AGENT_NOT_OFFERED and execution_id in self._executions:
-            self._agents -= {self._executions[execution_id].agent}
-            self._on_change(self, Change.OFFER)
+            self.standing.withdraw(self._executions[execution_id].agent)
         self.acknowledge(execution_id)
         self._end(execution_id, rejection)
-
-    def full_until(self) -> float:
-        """Loop time until which it said to be full."""
-        return self._full_until
 
     def lost(self, error: FanfoldError) -> None:
         """The link ended. What was there may go on until its lease ends, so it is not lost before that (F2)."""
@@ -337,17 +248,14 @@ class KnownNode:
             unsent = self._link.unsent()
             self._wait_for_leases()
         self._link = None
-        if self.node.name:
-            self._become(NodeState.LOST, error.message)
-        else:
-            self._become(NodeState.CONNECTING, error.message)
+        self.standing.become(NodeState.LOST if self.name else NodeState.CONNECTING, error.message)
         for execution_id in unsent:
             self._end(execution_id, Rejection(reason=RejectionReason.DRAINING))
 
     def _tell_held_back(self) -> None:
         """Have the runs of executions that did not get on lately told what their agents wait on (C42)."""
         for execution in self._executions.values():
-            held_back = self._held_back.get(execution.agent)
+            held_back = self.standing.held_back.get(execution.agent)
             if held_back is None:
                 execution.resume()
             elif execution.got_on:
@@ -360,9 +268,9 @@ class KnownNode:
         if self._executions:
             asyncio.get_running_loop().call_later(certainty, self._give_up, self._welcomes)
         for execution in self._executions.values():
-            reason = f"node {self.node.name}, whose link is down, or the end of its lease"
+            reason = f"node {self.name}, whose link is down, or the end of its lease"
             execution.suspend(WaitsOn.NODE, reason)
-        for adoption in self._adoptions.of(self.node.name):
+        for adoption in self._adoptions.of(self.name):
             adoption.expect_within(certainty)
 
     def _give_up(self, welcomes: int) -> None:
@@ -375,8 +283,7 @@ class KnownNode:
         former = self._executions.get(execution_id)
         execution = self._executions[execution_id] = Execution(self, execution_id, keeps=True, has_place=True)
         self._taken.pop(execution_id, None)
-        self.in_flight += 1
-        self._foreign = max(0, self._foreign - 1)
+        self.standing.count_adopted()
         if former is not None:  # of this run, when it was held here with an older epoch
             self._conclude(former, Rejection(reason=RejectionReason.STALE_EPOCH))
         return execution
@@ -389,13 +296,13 @@ class KnownNode:
 
     def _acknowledge_unless_kept(self, execution_id: str) -> None:
         """An ending has come that is not to be kept there for anybody that is known."""
-        asked = self._adoptions.of(self.node.name)
+        asked = self._adoptions.of(self.name)
         to_be_adopted = bool(asked) and any(execution_id.startswith(f"{each.run_id}/") for each in asked)
         if execution_id not in self._taken and not to_be_adopted:
             self.acknowledge(execution_id)
 
     def _lose(self, execution_id: str) -> None:
-        self._end(execution_id, Lost(self.node.name, self._executions[execution_id].started))
+        self._end(execution_id, Lost(self.name, self._executions[execution_id].started))
 
     def _end(self, execution_id: str, ending: Ending) -> None:
         execution = self._executions.pop(execution_id, None)
@@ -410,19 +317,10 @@ class KnownNode:
     def _free_place(self, execution: Execution) -> None:
         if execution.has_place:
             execution.has_place = False
-            self.in_flight -= 1
-            self._on_change(self, Change.ROOM)
+            self.standing.free_place()
 
     def _finish_if_drained(self) -> None:
-        if self.state is not NodeState.DRAINING or self._link is None:
+        if self.standing.state is not NodeState.DRAINING or self._link is None:
             return
-        if not self._executions and not self._taken and not self._adoptions.of(self.node.name):
+        if not self._executions and not self._taken and not self._adoptions.of(self.name):
             self._link.finish()
-
-    def _become(self, state: NodeState, waiting_on: str) -> None:
-        changed = state is not self.state
-        self.state = state
-        self.waiting_on = waiting_on
-        if changed:
-            self._state_changed_at = datetime.now(UTC)
-            self._on_change(self, Change.OFFER)

@@ -11,7 +11,8 @@ from types import TracebackType
 import structlog
 
 from coordinator.placement.adoption import AdoptedExecution, Adoption, Adoptions
-from coordinator.placement.node import NO_LEASES, Change, KnownNode, Leases
+from coordinator.placement.node import NO_LEASES, KnownNode, Leases
+from coordinator.placement.standing import Change
 from fanfold.backoff import full_jitter
 from fanfold.errors import FailedPrecondition, FanfoldError, InternalError, Unavailable
 from fanfold.model.node import Node, NodesChanged, NodeState, NodeView
@@ -100,7 +101,7 @@ class Nodes:
         adoption.expect_within(timeout)
         self._adoptions.add(node_name, adoption)
         for known in self:
-            if known.node.name == node_name:
+            if known.name == node_name:
                 known.adopt(adoption)
         try:
             return await adoption.wait()
@@ -126,7 +127,7 @@ class Nodes:
 
     def uses_model(self, agent: str) -> bool | None:
         """Whether any known node says that the agent spends model tokens; None if none knows the agent (C13)."""
-        told = {known.uses_model(agent) for known in self}
+        told = {known.standing.uses_model(agent) for known in self}
         return True if True in told else False if False in told else None
 
     async def watch(self) -> AsyncGenerator[NodesChanged, None]:
@@ -161,8 +162,8 @@ class Nodes:
             reason = await self._hold_link(known)
             failures = 1 if known.is_linked() else failures + 1
             if known.is_linked():
-                self.lost += known.state is not NodeState.DRAINING
-                _log.warning("node lost", node=known.node.name, address=known.address, why=reason.message)
+                self.lost += known.standing.state is not NodeState.DRAINING
+                _log.warning("node lost", node=known.name, address=known.address, why=reason.message)
             elif reason.message != told:
                 told = reason.message
                 _log.info("node not linked", address=known.address, why=told)
@@ -178,7 +179,7 @@ class Nodes:
         except FanfoldError as error:
             return error
         except Exception:  # one node's oddity must not take the others down
-            _log.exception("link failed", node=known.node.name, address=known.address)
+            _log.exception("link failed", node=known.name, address=known.address)
             return InternalError("its link failed; the coordinator's log says why")
         return Unavailable("the node closed its link")
 
@@ -192,23 +193,23 @@ class Nodes:
         The same life at another address keeps what it holds, as its leases are renewed from there now (F2).
         """
         for other in self:
-            if other is known or other.node.name != node.name:
+            if other is known or other.name != node.name:
                 continue
             if other.is_linked():
-                same = other.node.boot_id == node.boot_id
+                same = other.standing.node.boot_id == node.boot_id
                 what = f"node {node.name!r} is already" if same else f"another node that is called {node.name!r} is"
                 raise FailedPrecondition(f"{what} linked at {other.address}")
-            if other.node.boot_id != node.boot_id:
+            if other.standing.node.boot_id != node.boot_id:
                 other.proved_dead()
             elif not known.holds_executions():
                 known.inherit(other)
 
     def _changed(self, known: KnownNode, change: Change) -> None:
-        self._hint = sum(each.hint() for each in self)
+        self._hint = sum(each.standing.hint() for each in self)
         if change is Change.OFFER and known.is_linked():
-            _log.info(f"node {known.state}", node=known.node.name, address=known.address)
+            _log.info(f"node {known.standing.state}", node=known.name, address=known.address)
         if change is Change.OFFER and len(self._agents_ever) < MAX_AGENT_NAMES_REMEMBERED:
-            self._agents_ever |= known.agents()
+            self._agents_ever |= known.standing.agents
         for listener in self._listeners:
             listener(known, change)
         self._tell_watchers(known)

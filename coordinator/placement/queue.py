@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.placement.node import Change, KnownNode
+from coordinator.placement.node import KnownNode
 from coordinator.placement.nodes import Nodes
+from coordinator.placement.standing import Change, Standing
 from coordinator.placement.turns import Need, Place, Turns
 from coordinator.scope import Scope
 from coordinator.waiting import WaitsOn
@@ -86,27 +87,28 @@ class PlacementQueue:
 
     def release(self, node: KnownNode) -> None:
         """Give a place back."""
-        node.in_flight -= 1
+        node.standing.in_flight -= 1
         self._serve()
 
     def retry_when_not_full(self, node: KnownNode) -> None:
         """Serve again once a node that said to be full will have room."""
-        asyncio.get_running_loop().call_at(node.full_until(), self._serve)
+        asyncio.get_running_loop().call_at(node.standing.full_until, self._serve)
 
     def _take_place(self, need: Need) -> KnownNode | None:
         now = asyncio.get_running_loop().time()
         best, least = None, 0.0
         for node in self._nodes:
-            if node.offers(need.agent) and node.has_room(now) and (not need.labels or node.carries(need.labels)):
-                load = node.load()
-                if held_back := node.held_back(need.agent):
+            standing = node.standing
+            if standing.offers(need.agent) and standing.has_room(now) and standing.carries(need.labels):
+                load = standing.load()
+                if held_back := standing.held_back.get(need.agent):
                     if held_back.quota and self.patience.quota:
                         continue
                     load += _LOAD_OF_HELD_BACK
                 if best is None or load < least:
                     best, least = node, load
         if best is not None:
-            best.in_flight += 1
+            best.standing.in_flight += 1
         return best
 
     async def _wait_for_turn(self, need: Need, scope: Scope) -> KnownNode | None:
@@ -135,8 +137,8 @@ class PlacementQueue:
 
         The answer says what is missing, and nothing about the nodes that are there (F21).
         """
-        offering = [node for node in self._nodes if node.offers(need.agent)]
-        if able := [node for node in offering if node.carries(need.labels)]:
+        offering = [node.standing for node in self._nodes if node.standing.offers(need.agent)]
+        if able := [standing for standing in offering if standing.carries(need.labels)]:
             return self._judge_quota(need, able)
         patience, code = self.patience.unplaceable, FailureCode.UNPLACEABLE
         if offering:
@@ -149,16 +151,16 @@ class PlacementQueue:
             missing = f"no node has ever offered an agent {need.agent!r}"
             if nearest := self._nodes.nearest_agent(need.agent):
                 missing = f"{missing} (did you mean {nearest!r}?)"
-            states = {node.state for node in self._nodes}
+            states = {node.standing.state for node in self._nodes}
             # A node that was never reached may still turn out to offer it.
             if NodeState.READY in states and NodeState.CONNECTING not in states:
                 patience = self.patience.agent_unknown
         retryable = code is FailureCode.UNPLACEABLE
         return StepFailure(code=code, message=missing, retryable=retryable), patience
 
-    def _judge_quota(self, need: Need, able: Sequence[KnownNode]) -> tuple[StepFailure | None, float]:
+    def _judge_quota(self, need: Need, able: Sequence[Standing]) -> tuple[StepFailure | None, float]:
         """What to answer if every node that is able to take the step waits for a quota; nothing if any does not."""
-        waits = [held_back for node in able if (held_back := node.held_back(need.agent)) and held_back.quota]
+        waits = [held_back for each in able if (held_back := each.held_back.get(need.agent)) and held_back.quota]
         if not self.patience.quota or len(waits) < len(able):
             return None, 0.0
         message = f"{waits[0].waiting_on} is exhausted"

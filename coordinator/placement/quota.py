@@ -37,7 +37,9 @@ class QuotaWait:
         if now >= self._until:
             return False
         self._times += 1
-        node.hold_back(HeldBack(agent=outcome.agent, waiting_on="the quota of its model's provider", quota=True))
+        node.standing.hold_back(
+            HeldBack(agent=outcome.agent, waiting_on="the quota of its model's provider", quota=True)
+        )
         with scope.waiting.on(WaitsOn.QUOTA, f"a quota: {failure.message}"):
             await asyncio.sleep(full_jitter(self._times, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS))
         return True

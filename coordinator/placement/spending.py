@@ -34,7 +34,7 @@ class Spending:
             if isinstance(node, StepFailure):
                 return node
             self._queue.release(node)
-            uses_model = node.uses_model(spec.agent) is not False
+            uses_model = node.standing.uses_model(spec.agent) is not False
         return await budget.reserve(spec, self._scope.waiting, uses_model=uses_model)
 
     def needs(self, spec: AgentStepSpec) -> int:

@@ -123,4 +123,4 @@ def _tell(place: Place, node: KnownNode | None) -> None:
         place.set_result(node)
     elif node is not None:
         # It was cancelled and has not woken yet to say so; its place is the next one's.
-        node.in_flight -= 1
+        node.standing.in_flight -= 1

@@ -110,7 +110,7 @@ async def over_the_mesh(workspace: Path) -> AsyncIterator[AgentExecutor]:
     ):
         mesh = Mesh(nodes, PlacementQueue(nodes, Patience(agent_unknown=0.2, unplaceable=0.5)), validator)
         nodes.want(running.nodes[0].address)
-        await until(lambda: [known.state for known in nodes] == [NodeState.READY], "the node is linked")
+        await until(lambda: [known.standing.state for known in nodes] == [NodeState.READY], "the node is linked")
         yield mesh.executor(Scope(run_id="run-1", owner="o", progress=True))
 
 

@@ -100,7 +100,7 @@ class Coordinator:
         await until(lambda: self.is_linked() and self.node.view().state_changed_at != before, "there is a new link")
 
     def is_linked(self) -> bool:
-        return any(node.state is NodeState.READY for node in self.mesh.nodes)
+        return any(node.standing.state is NodeState.READY for node in self.mesh.nodes)
 
 
 @asynccontextmanager
@@ -188,7 +188,7 @@ async def test_a_running_step_goes_on_under_its_next_holder(machine: Machine, tw
     await until(lambda: len(machine.lives()) == 1, "it runs")
     await former.give_up()
     assert set(await heir.adopt()) == {"a"}
-    assert heir.coordinator.node.in_flight == 1
+    assert heir.coordinator.node.standing.in_flight == 1
     outcome = heir.begin()
     await until(lambda: bool(heir.heard), "its start is told again")
     machine.open_gate()
@@ -197,7 +197,7 @@ async def test_a_running_step_goes_on_under_its_next_holder(machine: Machine, tw
     assert [type(e) for e in heir.heard if not isinstance(e, StepProgressed)] == [StepStarted, StepEnded]
     assert outcome.result().session_id == next(e.session_id for e in former.heard if isinstance(e, StepStarted))
     assert len(machine.lives()) == 1
-    assert heir.coordinator.node.in_flight == 0
+    assert heir.coordinator.node.standing.in_flight == 0
     assert heir.scope.adopted == {}
 
 
@@ -225,7 +225,7 @@ async def test_an_outcome_that_was_not_recorded_is_taken_over(machine: Machine, 
     former.scope.hold.give_up()  # before its record was durable
     (adopted,) = (await heir.adopt()).values()
     assert adopted.has_ended
-    assert heir.coordinator.node.in_flight == 0, "what has ended takes no place"
+    assert heir.coordinator.node.standing.in_flight == 0, "what has ended takes no place"
     assert (await heir.outcome()).output == "done\n"
     assert len(machine.lives()) == 1
     heir.settle()
@@ -308,7 +308,7 @@ async def test_a_holder_that_lost_its_run_starts_nothing_more(machine: Machine, 
     assert former.scope.hold.is_given_up
     assert len(machine.lives()) == 1
     assert machine.is_alive(0), "what its next holder has goes on"
-    assert former.coordinator.node.in_flight == 0
+    assert former.coordinator.node.standing.in_flight == 0
     with pytest.raises(Aborted, match="has moved"):
         await former.adopt()
 
@@ -408,7 +408,7 @@ async def test_a_run_that_nobody_goes_on_with_is_stopped_when_a_lease_has_passed
     loop = asyncio.get_running_loop()
     began = loop.time()
     await former.give_up()
-    assert former.coordinator.node.in_flight == 0
+    assert former.coordinator.node.standing.in_flight == 0
     await until(lambda: not machine.is_alive(0), "it is stopped, though its coordinator is still linked")
     assert LEASE <= loop.time() - began <= CERTAINTY + 2
 
@@ -484,7 +484,7 @@ async def test_what_is_adopted_and_not_asked_for_is_stopped_and_forgotten(machin
     assert set(await heir.adopt()) == {"runs", "ended"}
     await part_with_rest(heir.scope, 20)
     assert not machine.is_alive(0)
-    assert heir.coordinator.node.in_flight == 0
+    assert heir.coordinator.node.standing.in_flight == 0
     await _settled_once(two[1])
     assert await held_by(two[0], 3).adopt() == {}
 
@@ -509,13 +509,13 @@ async def test_a_coordinator_may_get_its_own_run_back(machine: Machine, two: Two
     await until(lambda: len(machine.lives()) == 1, "it runs")
     await former.give_up()
     await again.adopt()
-    assert again.coordinator.node.in_flight == 1
+    assert again.coordinator.node.standing.in_flight == 1
     step = again.begin()
     await asyncio.sleep(LEASE + GRACE)  # beyond the time after which it would be stopped
     machine.open_gate()
     assert (await asyncio.wait_for(step, 20)).success
     assert len(machine.lives()) == 1
-    assert again.coordinator.node.in_flight == 0
+    assert again.coordinator.node.standing.in_flight == 0
 
 
 async def test_of_two_executions_of_a_step_the_successful_one_counts(machine: Machine, two: Two) -> None:
@@ -568,7 +568,7 @@ async def test_a_large_outcome_is_taken_over(machine: Machine, two: Two) -> None
     former.scope.hold.give_up()
     (adopted,) = (await heir.adopt()).values()
     assert adopted.has_ended
-    assert heir.coordinator.node.in_flight == 0
+    assert heir.coordinator.node.standing.in_flight == 0
     assert (await heir.outcome(prompt=prompt)).output == "x" * size
     heir.settle()
     await _settled_once(two[1])
@@ -606,7 +606,7 @@ async def test_a_step_finds_a_place_on_a_node_that_another_coordinator_keeps_ful
         many = asyncio.ensure_future(
             parallel(greedy.mesh.executor(Scope(run_id="r", owner="o", progress=False)), specs)
         )
-        await until(lambda: greedy.node.in_flight == 2, "the node is full")
+        await until(lambda: greedy.node.standing.in_flight == 2, "the node is full")
         await until(lambda: modest.node.view().node.status.running_steps == 2, "and the other coordinator knows")
         for key in ("a", "b", "c"):
             assert (await held_by(modest, 1).outcome(key, "true")).success

@@ -252,7 +252,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_left_to_the_next_hold
     assert setting.node.link.cancels == [(FIRST, LEASE)]
     setting.node.end(FIRST)
     assert setting.node.link.acknowledged == []
-    assert setting.known.in_flight == 0
+    assert setting.known.standing.in_flight == 0
 
 
 async def test_an_answer_in_the_same_turn_as_the_end_of_the_wait_is_left_to_the_next_holder(setting: Setting) -> None:
@@ -320,9 +320,9 @@ async def test_what_runs_takes_a_place_until_it_ends_and_what_has_ended_none(set
         setting.node.answer(running=[FIRST], ended=[f"{RUN}/b/1.1.1.0"])
         setting.node.end(f"{RUN}/b/1.1.1.0")
         await adopted
-        assert setting.known.in_flight == 1
+        assert setting.known.standing.in_flight == 1
         setting.node.end(FIRST)
-        assert setting.known.in_flight == 0
+        assert setting.known.standing.in_flight == 0
 
 
 async def test_others_that_become_ours_are_not_counted_twice(setting: Setting) -> None:
@@ -331,7 +331,7 @@ async def test_others_that_become_ours_are_not_counted_twice(setting: Setting) -
     async with adopting(setting) as adopted:
         setting.node.answer(running=others)
         await adopted
-        assert setting.known.load() == 1
+        assert setting.known.standing.load() == 1
 
 
 @pytest.mark.contract("C43")
@@ -428,7 +428,7 @@ async def test_a_step_whose_node_cannot_be_noted_is_not_sent_and_leaves_its_plac
             await begin(executor)
         assert len(noted.asked) == asked, "what has failed was not noted"
     assert setting.node.link.starts == []
-    assert setting.known.in_flight == 0
+    assert setting.known.standing.in_flight == 0
 
 
 async def test_a_step_that_is_cancelled_while_its_node_is_noted_leaves_the_noting_to_the_next(setting: Setting) -> None:
@@ -561,7 +561,7 @@ async def test_a_node_that_comes_back_at_another_address_keeps_what_runs_there(s
     assert gone.startswith(f"{RUN}/c/2.1.1.")
     node.end(again[0].execution_id)
     await asyncio.gather(*steps)
-    assert [known.in_flight for known in setting.nodes] == [0, 0]
+    assert [known.standing.in_flight for known in setting.nodes] == [0, 0]
 
 
 async def until_links(setting: Setting, count: int) -> None:

@@ -103,7 +103,7 @@ async def running_step(link: FakeLink) -> AsyncIterator[tuple[OneNode, KnownNode
             while not link.starts:
                 await asyncio.sleep(0)
         (known,) = nodes
-        assert known.in_flight == 1
+        assert known.standing.in_flight == 1
         await asyncio.sleep(0)
         yield one, known, task
 
@@ -126,7 +126,7 @@ async def test_an_end_in_the_same_turn_as_the_cancel_is_not_waited_for(
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, AT_ONCE)
-        assert known.in_flight == 0
+        assert known.standing.in_flight == 0
         assert one.link.cancels == [], "there was nothing left to cancel"
 
 
@@ -138,11 +138,11 @@ async def test_a_cancelled_step_is_waited_for_until_it_is_gone(happen: Callable[
         await asyncio.wait({task}, timeout=0.05)
         assert one.link.cancels == [one.link.starts[0].execution_id]
         assert not task.done()
-        assert known.in_flight == 1, "its place is taken for as long as it is there"
+        assert known.standing.in_flight == 1, "its place is taken for as long as it is there"
         happen(one)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, AT_ONCE)
-        assert known.in_flight == 0
+        assert known.standing.in_flight == 0
 
 
 async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
@@ -150,7 +150,7 @@ async def test_a_step_whose_start_never_left_is_gone_at_once() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, AT_ONCE)
-        assert known.in_flight == 0
+        assert known.standing.in_flight == 0
 
 
 async def test_an_execution_may_be_waited_for_again_after_a_wait_that_was_cancelled() -> None:

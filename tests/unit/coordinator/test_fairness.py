@@ -45,7 +45,7 @@ class Waiters:
             if not rooms.get(need):
                 return None
             rooms[need] -= 1
-            self.node.in_flight += 1
+            self.node.standing.in_flight += 1
             return self.node
 
         self.turns.serve(take)
@@ -129,7 +129,7 @@ async def test_a_place_for_somebody_who_is_being_cancelled_is_given_back() -> No
     waiters.add("gone", "alice", "run-1")
     waiters._places["gone"][2].cancel()
     waiters.serve({ANY: 1})
-    assert waiters.node.in_flight == 0
+    assert waiters.node.standing.in_flight == 0
 
 
 async def test_many_waiting_steps_leave_and_are_served_quickly() -> None:

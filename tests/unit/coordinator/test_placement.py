@@ -93,7 +93,7 @@ async def placing(*members: Node, patience: Patience = PATIENCE) -> AsyncIterato
         for member in members:
             fleet.nodes[member.name] = member
             nodes.want(member.name)
-        await until(lambda: all(known.state is NodeState.READY for known in nodes))
+        await until(lambda: all(known.standing.state is NodeState.READY for known in nodes))
         yield fleet, nodes, queue
 
 
@@ -324,7 +324,7 @@ async def test_two_addresses_of_one_node_make_one_node() -> None:
     async with placing(node("only", "a", hint=3)) as (fleet, nodes, _):
         fleet.nodes["alias"] = fleet.nodes["only"]
         nodes.want("alias")
-        await until(lambda: any("already linked" in known.waiting_on for known in nodes))
+        await until(lambda: any("already linked" in known.standing.waiting_on for known in nodes))
         assert nodes.hint() == 3
 
 
@@ -337,7 +337,7 @@ async def test_a_node_nobody_wants_any_more_is_forgotten_by_its_name_once_its_li
     async with placing() as (fleet, nodes, _):
         fleet.nodes["same:1"] = node(name, "a")
         nodes.want("same:1")
-        await until(lambda: [known.state for known in nodes] == [NodeState.READY])
+        await until(lambda: [known.standing.state for known in nodes] == [NodeState.READY])
         async with aclosing(nodes.watch()) as changes:
             assert [(view.address, view.node.name) for view in (await next_change(changes)).nodes] == [("same:1", name)]
             nodes.unwant("same:1")
