@@ -55,13 +55,12 @@ class Held:
         return self.rings[source].write(offset, data, time)
 
     def unwritten(self) -> list[OutputWrite]:
-        """The output that is new since this was last asked for."""
+        """The output that is new since this was last asked for; of a source all, unless that is `written`."""
         return [write for each in self._unwritten.values() if (write := each.take(self.number)) is not None]
 
-    def write_anew(self) -> None:
-        """Give all output as unwritten the next time, as after a write that failed."""
-        for each in self._unwritten.values():
-            each.afresh = True
+    def written(self, write: OutputWrite) -> None:
+        """The store has what was given as unwritten."""
+        self._unwritten[write.source.name].written(write)
 
     def cut_to(self, most: int) -> list[OutputWrite]:
         """The last `most` bytes of each source that has more."""
@@ -72,20 +71,24 @@ class Held:
 class _Unwritten:
     """What is new in a ring."""
 
-    __slots__ = ("_from", "_ring", "_rows", "afresh")
+    __slots__ = ("_from", "_in_doubt", "_ring", "_rows")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._from = ring.total
         self._rows = 0
-        self.afresh = False
+        self._in_doubt = False
 
     def take(self, number: int) -> OutputWrite | None:
         ring = self._ring
-        if self._from == ring.total and not self.afresh:
+        if self._from == ring.total and not self._in_doubt:
             return None
-        afresh = self.afresh or self._rows >= _MAX_ROWS
+        afresh = self._in_doubt or self._rows >= _MAX_ROWS
         pieces = ring.since(0 if afresh else self._from)
-        self._from, self.afresh = ring.total, False
+        self._from, self._in_doubt = ring.total, True
         self._rows = len(pieces) + (0 if afresh else self._rows)
         return OutputWrite(number=number, source=ring.source, pieces=pieces, afresh=afresh)
+
+    def written(self, write: OutputWrite) -> None:
+        if self._from == write.source.total_bytes:  # else more was taken since, of which nobody knows yet
+            self._in_doubt = False

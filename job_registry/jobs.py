@@ -244,7 +244,7 @@ class Jobs:
                 result=result,
             )
         except BaseException:
-            self.output.write_anew(live)
+            self.output.write_again(live)
             raise
         self._known.see(kept)
         self.counts.note_settled(kept)

@@ -67,10 +67,9 @@ class LiveOutput:
         self._dirty.add(live)
         live.moved.ring()
 
-    def write_anew(self, live: LiveJob) -> None:
-        """Write all output of a job the next time, as after a write that failed."""
+    def write_again(self, live: LiveJob) -> None:
+        """Write the output of a job the next time, as after a write that failed."""
         if live.held is not None and not live.ended.is_set():
-            live.held.write_anew()
             self._dirty.add(live)
 
     async def keep(self) -> None:
@@ -78,19 +77,23 @@ class LiveOutput:
         await self.cut(self._now() - WHOLE_SECONDS)
         dirty = [live for live in self._dirty if not live.lock.locked()]
         self._dirty.difference_update(dirty)
-        helds = [live.held for live in dirty if live.held is not None]
-        writes = [write for held in helds for write in held.unwritten()]
-        progress = {held.number: held.progress for held in helds if held.progress != held.kept_progress}
+        helds = {live.number: live.held for live in dirty if live.held is not None}
+        writes = [write for held in helds.values() for write in held.unwritten()]
+        progress = {number: held.progress for number, held in helds.items() if held.progress != held.kept_progress}
         if not writes and not progress:
             return
         try:
-            await self._store.write_output(writes, progress, {held.number: held.hold for held in helds})
-        except Unavailable:  # the store's log says why
+            await self._store.write_output(writes, progress, {number: held.hold for number, held in helds.items()})
+        except BaseException as error:
             for live in dirty:
-                self.write_anew(live)
-            return
-        for held in helds:
-            held.kept_progress = progress.get(held.number, held.kept_progress)
+                self.write_again(live)
+            if isinstance(error, Unavailable):  # the store's log says why
+                return
+            raise
+        for write in writes:
+            helds[write.number].written(write)
+        for number, line in progress.items():
+            helds[number].kept_progress = line
         if progress:
             self._changed.ring()
 

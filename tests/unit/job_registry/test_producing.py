@@ -333,6 +333,64 @@ async def test_output_that_could_not_be_written_is_written_with_the_next() -> No
         assert (await kept(jobs, "test-1")).progress == "half"
 
 
+@pytest.mark.contract("C37", "F16")
+@pytest.mark.parametrize("fails", [True, False])
+async def test_output_is_kept_of_a_job_that_settles_while_it_is_being_written(fails: bool) -> None:
+    class Slow(MemoryJobStore):
+        async def write_output(self, *args: Any) -> None:
+            reached.set()
+            await may_go_on.wait()
+            if fails:
+                raise StoreFailed
+            await super().write_output(*args)
+
+    reached, may_go_on, store = asyncio.Event(), asyncio.Event(), Slow()
+    async with jobs_in(store) as jobs:
+        producing = Producing(jobs)
+        await producing.register()
+        producing.write(b"first, ")
+        await until(lambda: jobs.output.received == 7, "it is taken")
+        writing = asyncio.create_task(jobs.output.keep())
+        await reached.wait()
+        producing.write(b"second", 7)
+        assert (await producing.settle()).sources[0].total_bytes == 13
+        may_go_on.set()
+        await writing
+        assert b"".join(data for _, data in await pieces_of(store, 1)) == b"first, second"
+
+
+@pytest.mark.contract("C37", "F16")
+async def test_a_write_that_succeeds_after_a_settlement_that_failed_does_not_stand_for_what_that_had() -> None:
+    class Slow(MemoryJobStore):
+        async def write_output(self, *args: Any) -> None:
+            reached.set()
+            await may_go_on.wait()
+            await super().write_output(*args)
+
+        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+            if not may_go_on.is_set():
+                raise StoreFailed
+            return await super().move(*args, **fields)
+
+    reached, may_go_on, store = asyncio.Event(), asyncio.Event(), Slow()
+    async with jobs_in(store) as jobs:
+        producing = Producing(jobs)
+        job = await producing.register()
+        producing.write(b"first, ")
+        await until(lambda: jobs.output.received == 7, "it is taken")
+        writing = asyncio.create_task(jobs.output.keep())
+        await reached.wait()
+        producing.write(b"second", 7)
+        producing.say(Settled(JobState.COMPLETED))
+        assert isinstance(await producing.failure(), Unavailable)
+        may_go_on.set()
+        await writing
+        again = Producing(jobs)
+        await again.reattach(job.id)
+        await again.settle()
+        assert b"".join(data for _, data in await pieces_of(store, 1)) == b"first, second"
+
+
 @pytest.mark.contract("C37", "F15")
 async def test_little_writes_do_not_pile_up_in_the_store() -> None:
     async with jobs_in() as jobs:
