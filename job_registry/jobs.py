@@ -29,7 +29,7 @@ from job_registry.output import LiveOutput
 from job_registry.presence import Presence
 from job_registry.refusals import gone, superseded
 from job_registry.states import Move, given_up, settled, stopped
-from job_registry.store.store import JobStore, KeptJob, KeptOutput, NewJob
+from job_registry.store.store import JobStore, KeptJob, KeptOutput, Moved, NewJob
 
 _MAX_DIGITS = 18
 """Digits of a number; a database counts no further."""
@@ -185,7 +185,7 @@ class Jobs:
         async with live.lock:
             move = partial(stopped, reason=reason)
             if move(live.kept.standing) is not live.kept.standing:
-                self._known.see(await self.store.move(live.number, move))
+                self._known.see((await self.store.move(live.number, move)).job)
                 self.changed.ring()
             return live.kept
 
@@ -204,7 +204,7 @@ class Jobs:
         async with live.lock:
             if live.held is None or not live.is_held_by(producer):
                 raise superseded()
-            return await self._end(live, move, live.held.hold, result)
+            return (await self._end(live, move, live.held.hold, result)).job
 
     async def give_up_overdue(self) -> None:
         """Settle the jobs whose producers have not come back or not stopped in time (C38).
@@ -223,19 +223,20 @@ class Jobs:
             if not why:  # its producer came back while this waited
                 return
             try:
-                kept = await self._end(live, partial(given_up, detail=why), live.kept.hold, None)
+                moved = await self._end(live, partial(given_up, detail=why), live.kept.hold, None)
             except (Unavailable, Aborted) as error:
                 _log.warning("a job cannot be given up yet", job=live.kept.id, why=error.message)
                 return
-            _log.warning("job given up", job=kept.id, why=why)
+            if moved.is_new:
+                _log.warning("job given up", job=live.kept.id, why=why)
 
-    async def _end(self, live: LiveJob, move: Move, hold: int, result: bytes | None) -> KeptJob:
+    async def _end(self, live: LiveJob, move: Move, hold: int, result: bytes | None) -> Moved:
         """Settle a job whose lock is held, unless it is."""
         if live.ended.is_set():
-            return live.kept
+            return Moved(live.kept, is_new=False)
         held = live.held
         try:
-            kept = await self.store.move(
+            moved = await self.store.move(
                 live.number,
                 move,
                 hold=hold,
@@ -246,10 +247,11 @@ class Jobs:
         except BaseException:
             self.output.write_again(live)
             raise
-        self._known.see(kept)
-        self.counts.note_settled(kept)
+        self._known.see(moved.job)
+        if moved.is_new:  # another registry may have given it up at the same moment
+            self.counts.note_settled(moved.job)
         self.changed.ring()
-        return kept
+        return moved
 
     async def delete(self, kept: KeptJob) -> None:
         """Delete a settled job. Idempotent. Raises FailedPrecondition if it is not settled."""

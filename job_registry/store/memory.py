@@ -22,6 +22,7 @@ from job_registry.store.store import (
     KeptJob,
     KeptOutput,
     Listener,
+    Moved,
     NewJob,
     OutputWrite,
     Retention,
@@ -94,14 +95,14 @@ class MemoryJobStore:
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
-    ) -> KeptJob:
+    ) -> Moved:
         """Move a job."""
         job = self._jobs[number]
         if hold is not None and not job.state.is_settled and hold != job.hold:
             raise superseded()
         standing = move(job.standing)
         if standing == job.standing:
-            return job
+            return Moved(job, is_new=False)
         for write in output:
             self._write(write)
         job = self._changed(
@@ -112,7 +113,7 @@ class MemoryJobStore:
             job = self._jobs[number] = replace(job, settled_at=self._now(), result_bytes=size)
             if result is not None:
                 self._results[number] = result
-        return job
+        return Moved(job, is_new=True)
 
     async def write_output(
         self, writes: Sequence[OutputWrite], progress: Mapping[int, str], holds: Mapping[int, int]

@@ -74,6 +74,14 @@ class KeptJob:
         return self.standing.state
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A job after a move, and whether it was that which moved it."""
+
+    job: KeptJob
+    is_new: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
     """A job to be kept; see KeptJob."""
@@ -210,7 +218,7 @@ class JobStore(Protocol):
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
-    ) -> KeptJob:
+    ) -> Moved:
         """Move a job from where it stands, with its progress, its last output and its result; gives it as it then is.
 
         One that does not move, as it is settled, keeps all that it has.

@@ -14,7 +14,7 @@ import pytest
 from fanfold.errors import Aborted
 from fanfold.model.job import JobFilter, JobState, OutputSource
 from job_registry.states import RUNNING, given_up, settled
-from job_registry.store.store import RESULT_PART_BYTES, ChangesGone, JobQuery, JobStore, KeptJob, Retention
+from job_registry.store.store import RESULT_PART_BYTES, ChangesGone, JobQuery, JobStore, KeptJob, Moved, Retention
 from support.job_stores import (
     DONE,
     STOP,
@@ -23,6 +23,7 @@ from support.job_stores import (
     add_settled,
     keep_output,
     memory_store,
+    moved,
     output_write,
     pieces_of,
     postgres_store,
@@ -110,13 +111,13 @@ async def test_what_a_stream_writes_after_another_one_has_come_is_refused(store:
     kept = await store.attach(job.number, 1, "b")
     await keep_output(store, output_write(job, (0, b"late")), progress={job.number: "late"}, hold=1)
     with pytest.raises(Aborted) as refused:
-        await store.move(job.number, DONE, hold=1, result=b"late")
+        await moved(store, job.number, DONE, hold=1, result=b"late")
     assert refused.value.reason == "SUPERSEDED"
     await store.leave({job.number: 1})
     assert kept == await store.find(job.number)
     assert await pieces_of(store, job.number) == []
     await keep_output(store, output_write(job, (0, b"good")), progress={job.number: "half"}, hold=2)
-    done = await store.move(job.number, DONE, hold=2)
+    done = await moved(store, job.number, DONE, hold=2)
     assert (done.state, done.progress, done.sources[0].total_bytes) == (JobState.COMPLETED, "half", 4)
 
 
@@ -136,18 +137,18 @@ async def test_a_stream_that_has_ended_is_noted_once_and_the_next_one_has_anothe
 async def test_what_is_settled_is_not_held_again(store: JobStore) -> None:
     done = await add_settled(store)
     assert await store.attach(done.number, 9, "b") == done == await store.find(done.number)
-    assert await store.move(done.number, DONE, hold=7) == done
+    assert await moved(store, done.number, DONE, hold=7) == done
 
 
 @pytest.mark.contract("C35")
 async def test_a_move_begins_where_the_job_stands_by_then(store: JobStore) -> None:
     job = await add(store)
     killed = partial(settled, state=JobState.KILLED, detail="gone")
-    await store.move(job.number, STOP)
-    done = await store.move(job.number, killed)
+    assert (await store.move(job.number, STOP)).is_new
+    done = await moved(store, job.number, killed)
     assert (done.state, done.standing.stop_reason) == (JobState.KILLED, "enough")
-    kept = await store.move((await add(store)).number, STOP, progress="half")
-    assert await store.move(kept.number, STOP, progress="more") == kept
+    kept = await moved(store, (await add(store)).number, STOP, progress="half")
+    assert await store.move(kept.number, STOP, progress="more") == Moved(kept, is_new=False)
 
 
 @pytest.mark.contract("C37")
@@ -155,7 +156,7 @@ async def test_output_of_what_is_settled_can_be_cut_and_nothing_else(store: JobS
     running, done = await add(store, sources=["out"]), await add(store, sources=["out"])
     for job in (running, done):
         await keep_output(store, output_write(job, (0, b"abc"), (3, b"def")))
-    done = await store.move(done.number, DONE)
+    done = await moved(store, done.number, DONE)
     await store.cut_output([output_write(job, (3, b"def"), earliest=3, afresh=True) for job in (running, done)])
     assert await pieces_of(store, running.number) == [(0, b"abc"), (3, b"def")]
     assert await pieces_of(store, done.number) == [(3, b"def")]
@@ -170,32 +171,32 @@ async def test_output_of_what_is_settled_can_be_cut_and_nothing_else(store: JobS
 @pytest.mark.contract("C35")
 async def test_the_first_settlement_stays(store: JobStore) -> None:
     job = await add(store)
-    stopping = await store.move(job.number, STOP)
+    stopping = await moved(store, job.number, STOP)
     assert (stopping.state, stopping.settled_at) == (JobState.STOPPING, None)
-    first = await store.move(job.number, partial(settled, state=JobState.KILLED, detail="gone"), result=b"partial")
+    first = await moved(store, job.number, partial(settled, state=JobState.KILLED, detail="gone"), result=b"partial")
     assert first.settled_at is not None
     assert (first.state, first.standing.detail, first.standing.stop_reason) == (JobState.KILLED, "gone", "enough")
-    second = await store.move(job.number, DONE, result=b"whole")
+    second = await moved(store, job.number, DONE, result=b"whole")
     assert second == first == await store.find(job.number)
     assert await store.result_part(job.number, 0) == b"partial"
 
 
 async def test_the_last_progress_stays(store: JobStore) -> None:
     job = await add(store)
-    done = await store.move(job.number, DONE, progress="all of it")
+    done = await moved(store, job.number, DONE, progress="all of it")
     assert done.progress == "all of it"
 
 
 async def test_that_it_was_given_up_is_kept(store: JobStore) -> None:
     job = await add(store)
-    kept = await store.move(job.number, partial(given_up, detail="producer lost"))
+    kept = await moved(store, job.number, partial(given_up, detail="producer lost"))
     assert (kept.state, kept.standing.given_up, kept.standing.detail) == (JobState.FAILED, True, "producer lost")
 
 
 @pytest.mark.contract("F6")
 async def test_what_is_not_settled_is_found(store: JobStore) -> None:
     running, stopping, _ = await add(store), await add(store), await add_settled(store)
-    stopping = await store.move(stopping.number, STOP)
+    stopping = await moved(store, stopping.number, STOP)
     found = await store.unsettled()
     assert sorted(found, key=lambda job: job.number) == [running, stopping]
 
@@ -240,7 +241,7 @@ async def test_a_list_and_the_changes_are_filtered(store: JobStore, wanted: JobF
     await add(store, kind="test", label="l")
     await add(store, kind="test", parent="p")
     await add_settled(store, kind="test", owner="bob")
-    await store.move((await add(store, kind="test", owner="bob/1")).number, STOP)
+    await moved(store, (await add(store, kind="test", owner="bob/1")).number, STOP)
     assert await ids(store, wanted=wanted) == seen
     assert [job.id for job in (await store.changes(JobQuery(wanted=wanted), 0)).jobs] == seen[::-1]
 
@@ -259,8 +260,8 @@ async def test_changes_are_told_as_jobs_are_now_each_once(store: JobStore) -> No
     one, two = await add(store), await add(store)
     position = await store.position()
     assert (await store.changes(EVERYTHING, position)).jobs == []
-    stopping = await store.move(two.number, STOP)
-    done = await store.move(one.number, DONE)
+    stopping = await moved(store, two.number, STOP)
+    done = await moved(store, one.number, DONE)
     await store.attach(two.number, 2, "a")
     await keep_output(store, progress={two.number: "half"}, hold=2)
     changes = await store.changes(EVERYTHING, position)
@@ -316,7 +317,7 @@ async def test_output_of_all_sources_is_found_at_once_and_from_an_offset_on(stor
 
 async def test_the_last_output_comes_with_the_settlement_and_none_after_it(store: JobStore) -> None:
     job = await add(store, sources=["out"])
-    done = await store.move(job.number, DONE, output=[output_write(job, (0, b"the end"))])
+    done = await moved(store, job.number, DONE, output=[output_write(job, (0, b"the end"))])
     assert done.sources[0].total_bytes == 7
     await keep_output(store, output_write(job, (7, b"late")), progress={job.number: "late"})
     assert await pieces_of(store, job.number) == [(0, b"the end")]
@@ -327,7 +328,7 @@ async def test_the_last_output_comes_with_the_settlement_and_none_after_it(store
 @pytest.mark.parametrize("size", [0, 1, RESULT_PART_BYTES, RESULT_PART_BYTES + 1])
 async def test_a_result_is_read_in_parts(store: JobStore, size: int) -> None:
     job = await add(store)
-    done = await store.move(job.number, DONE, result=b"x" * size)
+    done = await moved(store, job.number, DONE, result=b"x" * size)
     assert done.result_bytes == size
     parts: list[bytes] = []
     while (part := await store.result_part(job.number, len(parts))) is not None:
@@ -347,7 +348,7 @@ async def test_a_job_without_a_result_has_no_part_of_one(store: JobStore) -> Non
 async def test_a_deleted_job_is_only_told_as_a_change_any_more(store: JobStore) -> None:
     job = await add(store, sources=["out"], request_id="r")
     position = await store.position()
-    done = await store.move(job.number, DONE, output=[output_write(job, (0, b"x"))], result=b"y")
+    done = await moved(store, job.number, DONE, output=[output_write(job, (0, b"x"))], result=b"y")
     await store.delete(job.number)
     kept = await store.find(job.number)
     assert kept is not None
@@ -369,7 +370,7 @@ def retention(count: int = 1000, age: float = 3600, each: int = 1000) -> Retenti
 async def test_the_jobs_that_settled_first_are_forgotten_first_and_those_that_run_never(store: JobStore) -> None:
     oldest, running = await add(store, sources=["out"]), await add(store)
     newer = [await add_settled(store) for _ in range(3)]
-    oldest = await store.move(oldest.number, DONE, output=[output_write(oldest, (0, b"x"))], result=b"y")
+    oldest = await moved(store, oldest.number, DONE, output=[output_write(oldest, (0, b"x"))], result=b"y")
     assert await store.purge(retention(count=4)) == 0
     assert await store.purge(retention(count=2)) == 2
     assert await ids(store) == [newer[2].id, running.id, oldest.id]
@@ -411,9 +412,9 @@ async def test_what_tells_the_changes_of_deleted_jobs_is_bounded_by_itself(store
 async def test_whoever_has_not_seen_a_forgotten_settlement_is_told_so(store: JobStore) -> None:
     first, second = await add(store), await add(store)
     before = await store.position()
-    settled_first: KeptJob = await store.move(first.number, DONE)
+    settled_first: KeptJob = await moved(store, first.number, DONE)
     after = await store.position()
-    await store.move(second.number, DONE)
+    await moved(store, second.number, DONE)
     await store.purge(retention(count=1))
     with pytest.raises(ChangesGone):
         await store.changes(EVERYTHING, before)

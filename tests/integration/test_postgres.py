@@ -37,7 +37,7 @@ from fanfold.sql.writer import Operation, Transaction
 from job_registry.store.sql import notices
 from job_registry.store.sql.schema import STORE
 from job_registry.store.store import JobStore, StoreFailed
-from support.job_stores import STOP, add, keep_output, output_write, postgres_store
+from support.job_stores import STOP, add, keep_output, moved, output_write, postgres_store
 from support.journals import (
     ALICE,
     HERE,
@@ -370,7 +370,7 @@ class Heard:
 async def moves(store: JobStore, number: int) -> bool:
     """Whether a job could be moved."""
     with suppress(StoreFailed):
-        await store.move(number, STOP)
+        await moved(store, number, STOP)
         return True
     return False
 

@@ -70,7 +70,12 @@ async def add(store: JobStore, **fields: Any) -> KeptJob:
 
 async def add_settled(store: JobStore, move: Move = DONE, **fields: Any) -> KeptJob:
     """A job that is settled."""
-    return await store.move((await add(store, **fields)).number, move)
+    return await moved(store, (await add(store, **fields)).number, move)
+
+
+async def moved(store: JobStore, number: int, move: Move, **fields: Any) -> KeptJob:
+    """A job after a move."""
+    return (await store.move(number, move, **fields)).job
 
 
 def output_write(job: KeptJob, *pieces: tuple[int, bytes], earliest: int = 0, afresh: bool = False) -> OutputWrite:

@@ -13,7 +13,7 @@ from fanfold.model.job import JobState
 from fanfold.model.run import Budget, RunState, StepCounts
 from job_registry.states import settled
 from job_registry.store.store import JobQuery, JobStore
-from support.job_stores import add, add_settled, keep_output, output_write, pieces_of
+from support.job_stores import add, add_settled, keep_output, moved, output_write, pieces_of
 from support.journals import ALICE, HERE, THERE, all_entries, append, ending, events, new_run, record
 
 LEASE = 60.0
@@ -96,7 +96,7 @@ async def fill_store(store: JobStore) -> None:
     await keep_output(store, output_write(done, (0, OUTPUT[0])), progress={done.number: "half"})
     last = output_write(done, (len(OUTPUT[0]), OUTPUT[1]))
     ended = partial(settled, state=JobState.COMPLETED, detail="all well")
-    await store.move(done.number, ended, progress="all", output=[last], result=RESULT)
+    await moved(store, done.number, ended, progress="all", output=[last], result=RESULT)
     runs = await add(store, kind="lines", owner="bob/é", request_id="q2", holds="a process", sources=["out"])
     await store.attach(runs.number, 5, "")
     await keep_output(store, output_write(runs, (0, OUTPUT[0])), progress={runs.number: "1/2"}, hold=2)
@@ -128,7 +128,7 @@ async def _settle(store: JobStore) -> None:
     position = await store.position()
     hold = (await store.attach(2, 5, "here")).hold
     failed = partial(settled, state=JobState.FAILED, detail="late")
-    assert (await store.move(2, failed, hold=hold)).state is JobState.FAILED
+    assert (await moved(store, 2, failed, hold=hold)).state is JobState.FAILED
     assert [job.number for job in (await store.changes(JobQuery(), position)).jobs] == [2]
     found = await store.find_request("alice", "q1")
     assert found is not None

@@ -17,6 +17,7 @@ from job_registry.store.store import (
     KeptJob,
     KeptOutput,
     Listener,
+    Moved,
     NewJob,
     OutputWrite,
     Retention,
@@ -69,7 +70,7 @@ class SqlJobStore:
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
-    ) -> KeptJob:
+    ) -> Moved:
         """Move a job."""
         operation = partial(
             writes.move, number=number, move=move, hold=hold, progress=progress, written=output, result=result

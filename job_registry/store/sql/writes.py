@@ -30,6 +30,7 @@ from job_registry.store.sql.tables import (
 from job_registry.store.store import (
     RESULT_PART_BYTES,
     KeptJob,
+    Moved,
     NewJob,
     OutputWrite,
     Retention,
@@ -91,14 +92,14 @@ def move(
     progress: str | None,
     written: Sequence[OutputWrite],
     result: bytes | None,
-) -> KeptJob:
+) -> Moved:
     """Move a job."""
     kept = _kept(transaction, number)
     if hold is not None and not kept.state.is_settled and hold != kept.hold:
         raise superseded()
     standing = move(kept.standing)
     if standing == kept.standing:
-        return kept
+        return Moved(kept, is_new=False)
     for write in written:
         _write(transaction, write)
     columns: dict[str, Any] = standing_columns(standing)
@@ -108,7 +109,7 @@ def move(
         columns |= {"settled_at": transaction.now, "result_bytes": None if result is None else len(result)}
         _keep_result(transaction, number, result)
     _change(transaction, number, **columns)
-    return _kept(transaction, number)
+    return Moved(_kept(transaction, number), is_new=True)
 
 
 def write_output(

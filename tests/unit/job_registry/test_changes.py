@@ -20,7 +20,7 @@ from job_registry.changes import RecentChanges
 from job_registry.states import settled
 from job_registry.store.memory import MemoryJobStore
 from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Retention, StoreFailed
-from support.job_stores import DONE, STOP, add, add_settled, keep_output
+from support.job_stores import DONE, STOP, add, add_settled, keep_output, moved
 from support.mesh import until
 
 pytestmark = pytest.mark.contract("F23")
@@ -92,7 +92,7 @@ async def test_it_tells_from_every_position_what_the_store_tells(steps: list[tup
             if move == "progress":
                 await keep_output(store, progress={job.number: f"line {number}"})
             else:
-                await store.move(job.number, STOP if move == "stop" else FAILED)
+                await moved(store, job.number, STOP if move == "stop" else FAILED)
             if number % 7 == 0:
                 await it.catch_up()
         await it.catch_up()
@@ -156,7 +156,7 @@ async def test_it_goes_on_when_the_store_can_be_read_again() -> None:
         it.bell.ring()
         await asyncio.sleep(0.05)  # so that it fails at least once
         it.store.fails = False
-        await it.store.move(job.number, DONE)
+        await moved(it.store, job.number, DONE)
         await it.catch_up()
         assert [each.state for each in (await it.recent.after(JobQuery(), 0)).jobs] == [JobState.COMPLETED]
 
@@ -173,7 +173,7 @@ async def test_it_begins_anew_when_the_store_has_forgotten_what_it_did_not_read(
         it.store.fails = False
         await it.catch_up()
         position = await it.store.position()
-        await it.store.move(job.number, DONE)
+        await moved(it.store, job.number, DONE)
         await it.catch_up()
         assert [each.id for each in (await it.recent.after(JobQuery(), position)).jobs] == [job.id]
 
@@ -193,7 +193,7 @@ async def test_long_words_leave_room_for_fewer_changes() -> None:
         assert len((await recent.after(JobQuery(), 0)).jobs) == 10
         assert store.reads == reads + 1, "what is not remembered is in the store"
         for _ in range(10):
-            await store.move((await add(store)).number, DONE)
+            await moved(store, (await add(store)).number, DONE)
         bell.ring()
         last = await store.position()
         await until(lambda: recent._position == last, "the last change is read")

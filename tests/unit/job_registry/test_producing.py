@@ -19,7 +19,7 @@ from job_registry.producing import CREDIT_BYTES, Openings
 from job_registry.queries import Queries
 from job_registry.states import LOST, UNASKED
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import JobQuery, KeptJob, NewJob, StoreFailed
+from job_registry.store.store import JobQuery, KeptJob, Moved, NewJob, StoreFailed
 from job_registry.words import (
     Admitted,
     Cancel,
@@ -367,7 +367,7 @@ async def test_a_write_that_succeeds_after_a_settlement_that_failed_does_not_sta
             await may_go_on.wait()
             await super().write_output(*args)
 
-        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+        async def move(self, *args: Any, **fields: Any) -> Moved:
             if not may_go_on.is_set():
                 raise StoreFailed
             return await super().move(*args, **fields)
@@ -617,7 +617,7 @@ async def test_who_misses_that_the_settlement_is_kept_is_told_again() -> None:
 @pytest.mark.contract("C35", "F6")
 async def test_a_settlement_takes_effect_also_when_its_stream_breaks_meanwhile() -> None:
     class Slow(MemoryJobStore):
-        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+        async def move(self, *args: Any, **fields: Any) -> Moved:
             reached.set()
             await may_go_on.wait()
             return await super().move(*args, **fields)
@@ -639,7 +639,7 @@ async def test_a_settlement_takes_effect_also_when_its_stream_breaks_meanwhile()
 @pytest.mark.contract("C35", "F23")
 async def test_a_settlement_that_the_store_has_is_told_as_one_at_once() -> None:
     class Late(MemoryJobStore):
-        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+        async def move(self, *args: Any, **fields: Any) -> Moved:
             moved = await super().move(*args, **fields)
             reached.set()
             await may_go_on.wait()
@@ -688,7 +688,7 @@ async def test_what_cannot_be_kept_is_not_told_and_can_be_told_again() -> None:
     class Failing(MemoryJobStore):
         fails = False
 
-        async def move(self, *args: Any, **fields: Any) -> KeptJob:
+        async def move(self, *args: Any, **fields: Any) -> Moved:
             if self.fails:
                 raise StoreFailed
             return await super().move(*args, **fields)

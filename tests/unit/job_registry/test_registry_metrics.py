@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -9,6 +11,7 @@ from fanfold.model.job import JobSpec
 from job_registry.counts import MAX_KINDS
 from job_registry.jobs import Jobs
 from job_registry.metrics import JobCollector
+from job_registry.store.memory import MemoryJobStore
 from job_registry.words import Open
 from support.job_words import Clock, Producing, jobs_in
 from support.scrapes import Scrape, scrape_of
@@ -96,3 +99,21 @@ async def test_jobs_that_are_not_taken_are_counted_by_the_limit() -> None:
         assert scrape.value("fanfold_registry_jobs_refused_total", limit="live_jobs_per_owner") == 1
         assert scrape.value("fanfold_registry_jobs_refused_total", limit="live_jobs") == 0
         assert scrape.value("fanfold_registry_jobs_limit") == 2
+
+
+@pytest.mark.contract("C38")
+async def test_a_job_that_two_registries_give_up_at_the_same_moment_is_counted_once() -> None:
+    clock, store = Clock(), MemoryJobStore()
+    async with jobs_in(store, clock, producers={"grace": 60}) as one:
+        producing = Producing(one)
+        await producing.register()
+        await producing.leave()
+        async with jobs_in(store, clock, producers={"grace": 60}) as other:
+            clock.advance(61)
+            await asyncio.gather(one.give_up_overdue(), other.give_up_overdue())
+            for name, labels in {
+                "fanfold_registry_jobs_settled_total": {"kind": "test", "state": "failed"},
+                "fanfold_registry_job_duration_seconds_count": {"kind": "test"},
+                "fanfold_registry_jobs_given_up_total": {"reason": "producer_lost"},
+            }.items():
+                assert sum(told(jobs).total(name, **labels) for jobs in (one, other)) == 1
