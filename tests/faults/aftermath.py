@@ -56,8 +56,7 @@ async def until_as_before(stormy: StormyMesh, before: dict[str, int]) -> None:
 
 def surprises(stormy: StormyMesh) -> list[str]:
     """Errors that services have logged with a trace, because nobody had thought of them."""
-    lines = [(service.name, line) for service in stormy.services for line in service.log_lines()]
-    return [f"{name}: {line}" for name, line in lines if "Traceback (most recent call last)" in line]
+    return [surprise for service in stormy.services for surprise in service.surprises()]
 
 
 async def until_nothing_survives(load: Load) -> None:

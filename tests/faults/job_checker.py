@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fanfold.model.job import Job, JobState
+from fanfold.model.job import Job, JobState, OutputPiece
 from faults.producing_child import LINE_BYTES, content
 from job_registry.states import LOST
 
@@ -16,25 +16,45 @@ BY_THE_REGISTRY = (LOST, "not settled within")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobHistory:
-    """What was seen.
+class Seen:
+    """What one caller has seen.
 
-    `noted` is what producers noted, `jobs` and `output` what the registry has at the end, `told` the settled jobs that
-    one watcher was told, in order. Somebody asked the jobs `asked_to_stop` to stop, and was answered of those in
-    `stopping` that they would.
+    `jobs` and `output` is what there is at the end, `told` the settled jobs that a watcher was told, in order, and
+    `followed` the output that one who followed jobs to their end was told meanwhile.
     """
 
-    noted: Sequence[Mapping[str, Any]]
     jobs: Sequence[Job]
     output: Mapping[str, bytes]
     told: Sequence[Job]
+    followed: Mapping[str, Sequence[OutputPiece]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHistory:
+    """What was seen.
+
+    `noted` is what producers noted, `seen` what callers have seen, by their names, each at a registry or at several.
+    Somebody asked the jobs `asked_to_stop` to stop, and was answered of those in `stopping` that they would.
+    """
+
+    noted: Sequence[Mapping[str, Any]]
+    seen: Mapping[str, Seen]
     asked_to_stop: frozenset[str]
     stopping: frozenset[str]
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The jobs, as each caller has to see them."""
+        return next(iter(self.seen.values())).jobs
 
 
 def complaints(history: JobHistory) -> list[str]:
     """All that is not as it was promised."""
-    return [*_lost_jobs(history), *_numbers(history), *_settlements(history), *_output(history), *_watching(history)]
+    found = [*_lost_jobs(history), *_numbers(history), *_settlements(history)]
+    for name, seen in history.seen.items():
+        theirs = [*_others(history, seen), *_output(history, seen), *_following(seen), *_watching(seen)]
+        found += [f"{name}: {complaint}" for complaint in theirs]
+    return found
 
 
 def _lost_jobs(history: JobHistory) -> Iterator[str]:
@@ -77,24 +97,50 @@ def _settlements(history: JobHistory) -> Iterator[str]:
             yield f"{job_id} was asked to stop, which was answered, and does not know of it (C38)"
 
 
-def _output(history: JobHistory) -> Iterator[str]:
+def _others(history: JobHistory, seen: Seen) -> Iterator[str]:
+    elsewhere = {job.id: job for job in history.jobs}
+    here = {job.id: job for job in seen.jobs}
+    for job_id in sorted(elsewhere.keys() | here.keys()):
+        if elsewhere.get(job_id) != here.get(job_id):
+            yield f"{job_id} is {here.get(job_id)} here, and {elsewhere.get(job_id)} elsewhere (C44)"
+
+
+def _output(history: JobHistory, seen: Seen) -> Iterator[str]:
     kept = [line for line in history.noted if line["what"] == "kept" and line["detail"] == f"{line['lines']} lines"]
     lines = {line["job"]: line["lines"] for line in kept}
-    for job in history.jobs:
-        data = history.output[job.id]
-        whole = content(job.label, len(data) // LINE_BYTES + 1)
-        if data != whole[: len(data)]:
+    for job in seen.jobs:
+        data = seen.output[job.id]
+        if data != _written(job.label, 0, len(data)):
             yield f"the output of {job.id} is not what was written (C37)"
         if len(data) < lines.get(job.id, 0) * LINE_BYTES:  # a former life may have written more
             yield f"{job.id} has {len(data)} bytes of output, and {lines[job.id]} lines were written (C37)"
 
 
-def _watching(history: JobHistory) -> Iterator[str]:
-    told = Counter(job.id for job in history.told)
-    for job in history.jobs:
+def _following(seen: Seen) -> Iterator[str]:
+    """Whoever follows may be told more than is kept in the end: what a registry that was killed had not written."""
+    labels = {job.id: job.label for job in seen.jobs}
+    for job_id in labels.keys() & seen.followed.keys():
+        told, pieces = 0, seen.followed[job_id]
+        for piece in pieces:
+            if piece.gap_bytes or piece.offset != told:
+                yield f"the output of {job_id} was told from byte {piece.offset} after byte {told} (C37)"
+            told = piece.offset + len(piece.data)
+            if piece.data != _written(labels[job_id], piece.offset, told):
+                yield f"the output of {job_id} was not told as it was written (C37)"
+        if told < len(seen.output[job_id]):
+            yield f"of the output of {job_id} only {told} bytes were told, of {len(seen.output[job_id])} (C37)"
+
+
+def _written(request: str, first: int, last: int) -> bytes:
+    return content(request, last // LINE_BYTES + 1)[first:last]
+
+
+def _watching(seen: Seen) -> Iterator[str]:
+    told = Counter(job.id for job in seen.told)
+    for job in seen.jobs:
         if told[job.id] != 1:
             yield f"the settlement of {job.id} was told {told[job.id]} times (F23)"
-    final = {job.id: job for job in history.jobs}
-    for job in history.told:
+    final = {job.id: job for job in seen.jobs}
+    for job in seen.told:
         if job.id in final and (job.state, job.detail) != (final[job.id].state, final[job.id].detail):
             yield f"{job.id} was told as {job.state}, {job.detail!r}, and is {final[job.id].state} (C35)"

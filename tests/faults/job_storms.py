@@ -1,87 +1,62 @@
-"""A job registry and its producers as processes, which are killed at random points and started again."""
+"""Jobs of producers on registries to which faults happen, as to the producers, by schedules drawn from seeds."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
+import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-import yaml
-
 from fanfold.background import background
-from fanfold.cli.child import Child
 from fanfold.clients.job_registry import JobRegistryClient
-from fanfold.errors import FanfoldError, Unavailable
-from fanfold.model.job import Job, JobFilter, JobState
-from faults.job_checker import JobHistory
+from fanfold.errors import Unavailable
+from fanfold.model.job import Job
+from faults.job_checker import JobHistory, complaints
+from faults.job_onlookers import Onlooker
+from faults.job_registries import GRACE, StormyRegistries
 from faults.producing_child import History
 from faults.services import WITH_US
-from support.mesh import ANY_PORT, until
+from faults.storms import WITHIN, Fault, let_loose, schedule
+from faults.subjects import Family, Kind, Subject, told_of
 
 CHILD = Path(__file__).with_name("producing_child.py")
 TESTS = CHILD.parent.parent
 
-GRACE = 2.5
+PRODUCER_NAMES = ["one", "two"]
 JOBS = 8
 """Jobs of each life of a producer."""
 
-STORM_SECONDS = 3.0
+STORM_LIMIT = 150
+SETTLE_SECONDS = 30.0
 SETTLING_SECONDS = 0.3
-SETTLED = (JobState.COMPLETED, JobState.KILLED, JobState.FAILED)
+RECONNECT_SECONDS = 60.0
+
+Makes = Callable[[Path], AbstractAsyncContextManager[StormyRegistries]]
+"""Has registries be up that keep their files in a folder."""
 
 
-class StormyRegistry:
-    """A registry that is started again where it was."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._child: Child | None = None
-        self.address = ""
-
-    async def start(self) -> None:
-        settings = {
-            "listen": self.address or ANY_PORT,
-            "metrics_listen": ANY_PORT,
-            "store": {"path": str(self._folder / "jobs.db")},
-            "producers": {"grace": GRACE, "stop_deadline": GRACE},
-            "output": {"write_interval": 0.1},
-            "exit_with_parent": True,
-        }
-        file = self._folder / "registry.yaml"
-        file.write_text(yaml.safe_dump(settings))
-        self._child = await Child.start(
-            "job-registry", ["job-registry", "--config", str(file)], log=self._folder / "registry.log"
-        )
-        await self._child.wait_until_ready()
-        self.address = self._child.address
-
-    async def kill(self) -> None:
-        assert self._child is not None
-        await self._child.kill()
-
-    async def drain(self) -> None:
-        assert self._child is not None
-        await self._child.stop(10)
-
-
-class StormyProducer:
+class StormyProducer(Subject):
     """A producer that is killed and lives again."""
 
-    def __init__(self, name: str, folder: Path, seed: int) -> None:
-        self.name = name
+    def __init__(self, name: str, folder: Path, seed: int, address: str) -> None:
+        super().__init__(name)
         self.history = folder / f"{name}.history"
         self._log = folder / f"{name}.log"
         self._seed = seed
+        self._address = address
         self._lives = 0
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, address: str) -> None:
+    def kinds(self) -> Mapping[str, Kind]:
+        return {"killed": Kind(Family.KILL, self._end), "frozen": Kind(Family.FREEZE, self._freeze)}
+
+    async def start(self) -> None:
         self._lives += 1
-        words = [self.name, str(self._lives), address, str(self.history), str(self._seed), str(JOBS)]
+        words = [self.name, str(self._lives), self._address, str(self.history), str(self._seed), str(JOBS)]
         environment = os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -90,8 +65,7 @@ class StormyProducer:
 
     async def kill(self) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):  # it may have done all its work
-                self._process.kill()
+            self._signal(signal.SIGKILL)
             await self._process.wait()
 
     async def ended(self) -> None:
@@ -100,127 +74,113 @@ class StormyProducer:
         code = await self._process.wait()
         assert code == 0, f"{self.name} failed: {self._log.read_text()[-3000:]}"
 
+    async def _end(self, seconds: float) -> None:
+        await self.kill()
+        await asyncio.sleep(seconds)
+        await self.start()
 
-class Onlooker:
-    """Watches and stops jobs, as callers do, and notes what it was told."""
+    async def _freeze(self, seconds: float) -> None:
+        self._signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._signal(signal.SIGCONT)
 
-    def __init__(self, client: JobRegistryClient, draw: random.Random) -> None:
-        self._client = client
-        self._draw = draw
-        self.told: list[Job] = []
-        self.asked_to_stop: set[str] = set()
-        self.stopping: set[str] = set()
-
-    async def watch(self, cursor: str) -> None:
-        """Take every settlement; the client goes on from its cursor when the registry is back."""
-        async with aclosing(self._client.watch_jobs(cursor, JobFilter(states=SETTLED))) as changes:
-            async for change in changes:
-                self.told.extend(change.jobs)
-
-    async def stop_some(self) -> None:
-        """Ask some jobs to stop, for ever."""
-        while True:
-            await asyncio.sleep(self._draw.uniform(0.1, 0.4))
-            with suppress(FanfoldError):
-                page = await self._client.list_jobs(JobFilter(states=[JobState.RUNNING]))
-                if page.jobs:
-                    await self._stop(self._draw.choice(page.jobs).id)
-
-    async def _stop(self, job_id: str) -> None:
-        self.asked_to_stop.add(job_id)  # whether or not the answer comes, it may have taken effect
-        job = await self._client.cancel_job(job_id, "the storm's onlooker")
-        if job.state is JobState.STOPPING:
-            self.stopping.add(job_id)
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):  # it may have done all its work
+                self._process.send_signal(number)
 
 
-async def live_through(seed: int, folder: Path) -> JobHistory:
-    """Have a registry and its producers live through a storm; what was seen of it, when all jobs are settled."""
-    folder.mkdir(parents=True)
-    draw = random.Random(seed)
-    async with (
-        stormy_jobs(folder, seed) as (registry, producers),
-        JobRegistryClient(registry.address, reconnect_timeout=60) as client,
-    ):
-        onlooker = Onlooker(client, draw)
-        cursor = (await client.list_jobs()).watch_cursor
-        for producer in producers:
-            await producer.start(registry.address)
-        async with background(onlooker.watch(cursor)):
-            async with background(onlooker.stop_some()):
-                await _rage(draw, registry, producers)
-                await asyncio.gather(*(producer.ended() for producer in producers))
-            jobs = await _all_settled(client)
-            told = {job.id for job in jobs}
-            await until(lambda: told <= {job.id for job in onlooker.told}, "the watcher is told every settlement")
-            await asyncio.sleep(SETTLING_SECONDS)  # for what would be told twice
-        return JobHistory(
-            noted=[line for producer in producers for line in History.of(producer.history)],
-            jobs=jobs,
-            output={job.id: await _output_of(client, job.id) for job in jobs},
-            told=onlooker.told,
-            asked_to_stop=frozenset(onlooker.asked_to_stop),
-            stopping=frozenset(onlooker.stopping),
-        )
+async def live_through_all(seeds: Iterable[int], folder: Path, make: Makes, *, abreast: int) -> None:
+    """Have registries live through storms, so many at once, each on its own, and fail with all that was wrong."""
+    lanes = asyncio.Semaphore(abreast)
+    found: list[str] = []
 
-
-async def _rage(draw: random.Random, registry: StormyRegistry, producers: list[StormyProducer]) -> None:
-    """Kill the registry twice or thrice, drain it now and then, and kill each producer once, at random times."""
-    times = sorted(draw.uniform(0.2, STORM_SECONDS) for _ in range(draw.randint(2, 3)))
-
-    async def befall_registry() -> None:
-        began = asyncio.get_running_loop().time()
-        for at in times:
-            await asyncio.sleep(began + at - asyncio.get_running_loop().time())
-            await (registry.drain() if draw.random() < 0.25 else registry.kill())
-            await asyncio.sleep(draw.uniform(0, 0.5))
-            await registry.start()
-
-    async def befall(producer: StormyProducer) -> None:
-        await asyncio.sleep(draw.uniform(0.5, STORM_SECONDS))
-        await producer.kill()
-        await asyncio.sleep(draw.choice([0.1, 0.1, GRACE]))
-        await producer.start(registry.address)
+    async def storm(seed: int) -> None:
+        async with lanes, asyncio.timeout(STORM_LIMIT):
+            found.extend(await live_through(seed, folder / f"seed-{seed}", make))
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(befall_registry())
+        for seed in seeds:
+            tasks.create_task(storm(seed))
+    assert not found, "\n".join(found)
+
+
+async def live_through(seed: int, folder: Path, make: Makes) -> list[str]:
+    """Have registries and producers live through a storm; all that was wrong, with what was done."""
+    folder.mkdir(parents=True)
+    draw = random.Random(seed)
+    async with make(folder) as stormy, stormy_producers(folder, seed, stormy.address) as producers:
+        subjects = [*stormy.subjects, *producers]
+        try:
+            history = await _befallen(draw, stormy, producers, _drawn(draw, stormy, producers))
+        except Exception as error:
+            error.add_note(f"seed {seed}; what was done:\n{told_of(subjects)}")
+            raise
+        found = complaints(history)
+        found += [surprise for one in stormy.registries for surprise in one.surprises()]
+    assert len(history.jobs) > 0
+    return [f"seed {seed}: {complaint}" for complaint in found] + ([told_of(subjects)] if found else [])
+
+
+def _drawn(draw: random.Random, stormy: StormyRegistries, producers: Sequence[StormyProducer]) -> list[Fault]:
+    """What befalls registries and their store; and each producer is killed once."""
+    killed = [
+        Fault(draw.uniform(0.5, WITHIN), producer.name, "killed", draw.choice([0.1, 0.1, GRACE]))
+        for producer in producers
+    ]
+    return [*killed, *schedule(draw, stormy.subjects, producers)]
+
+
+async def _befallen(
+    draw: random.Random, stormy: StormyRegistries, producers: Sequence[StormyProducer], faults: Sequence[Fault]
+) -> JobHistory:
+    async with AsyncExitStack() as stack:
+        onlookers = {
+            name: Onlooker(
+                await stack.enter_async_context(JobRegistryClient(address, reconnect_timeout=RECONNECT_SECONDS)),
+                random.Random(draw.random()),
+            )
+            for name, address in stormy.addresses.items()
+        }
+        for onlooker in onlookers.values():
+            await onlooker.begin()
         for producer in producers:
-            tasks.create_task(befall(producer))
+            await producer.start()
+        async with background(*(onlooker.look_on() for onlooker in onlookers.values())):
+            await let_loose(faults, [*stormy.subjects, *producers], lambda: False)
+            await asyncio.gather(*(producer.ended() for producer in producers))
+            settled = {job.id for job in await _all_settled(onlookers["any"]) if job.state.is_settled}
+            for onlooker in onlookers.values():
+                await onlooker.until_told(settled)
+            await asyncio.sleep(SETTLING_SECONDS)  # for what would be told twice
+            return JobHistory(
+                noted=[line for producer in producers for line in History.of(producer.history)],
+                seen={name: await onlooker.seen() for name, onlooker in onlookers.items()},
+                asked_to_stop=frozenset().union(*(onlooker.asked_to_stop for onlooker in onlookers.values())),
+                stopping=frozenset().union(*(onlooker.stopping for onlooker in onlookers.values())),
+            )
 
 
-async def _all_settled(client: JobRegistryClient) -> list[Job]:
+async def _all_settled(onlooker: Onlooker) -> Sequence[Job]:
     """All jobs, once none of them runs any more; as they are if that takes too long."""
-    deadline = asyncio.get_running_loop().time() + 5 * GRACE
+    deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
     while True:
         with suppress(Unavailable):  # the client has not noticed yet that it is back
-            jobs = await _all_jobs(client)
+            jobs = await onlooker.jobs()
             if all(job.state.is_settled for job in jobs) or asyncio.get_running_loop().time() > deadline:
                 return jobs
         await asyncio.sleep(0.1)
 
 
-async def _all_jobs(client: JobRegistryClient) -> list[Job]:
-    page = await client.list_jobs(page_size=20)
-    jobs = [*page.jobs]
-    while page.next_page_token:
-        page = await client.list_jobs(page_size=20, page_token=page.next_page_token)
-        jobs += page.jobs
-    return jobs
-
-
-async def _output_of(client: JobRegistryClient, job_id: str) -> bytes:
-    async with aclosing(client.read_output(job_id)) as pieces:
-        return b"".join([piece.data async for piece in pieces])
-
-
 @asynccontextmanager
-async def stormy_jobs(folder: Path, seed: int) -> AsyncIterator[tuple[StormyRegistry, list[StormyProducer]]]:
-    """A registry that is up, and two producers that are not yet."""
-    registry = StormyRegistry(folder)
-    producers = [StormyProducer(name, folder, seed) for name in ("one", "two")]
-    await registry.start()
+async def stormy_producers(folder: Path, seed: int, address: str) -> AsyncIterator[list[StormyProducer]]:
+    """Producers that are not up yet; none is left afterwards."""
+    producers = [StormyProducer(name, folder, seed, address) for name in PRODUCER_NAMES]
     try:
-        yield registry, producers
+        yield producers
     finally:
         for producer in producers:
             await producer.kill()
-        await registry.kill()

@@ -7,8 +7,8 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import yaml
 
+from fanfold.background import background
 from fanfold.cli.child import Child
 from fanfold.cli.serve import CLI
 from fanfold.cli.service_settings import COORDINATOR, EXECUTOR_NODE
@@ -60,7 +61,7 @@ class Service(Subject):
         self._settings = folder / f"{name}.yaml"
         self._log = folder / f"{name}.log"
         where = {"listen": wire.listen if wire else ANY_PORT, "metrics_listen": ANY_PORT}
-        self._settings.write_text(yaml.safe_dump({**settings, **where, "name": name, "exit_with_parent": True}))
+        self._settings.write_text(yaml.safe_dump({**settings, **where, "exit_with_parent": True}))
         self._child: Child | None = None
         self._process: psutil.Process | None = None
         self._lives = 0
@@ -130,6 +131,10 @@ class Service(Subject):
             footprint[f"{self.name}: processes"] = len(self._process.children(recursive=True))
         return footprint
 
+    def surprises(self) -> list[str]:
+        """Errors that it has logged with a trace, because nobody had thought of them."""
+        return [f"{self.name}: {line}" for line in self.log_lines() if "Traceback (most recent call last)" in line]
+
     async def end(self, role: str, number: signal.Signals, seconds: float) -> Span:
         """End it by a signal to one of its processes, and wait until it is back, which takes a part of the seconds.
 
@@ -180,7 +185,8 @@ class Coordinator(Service):
     def __init__(
         self, folder: Path, nodes: Mapping[str, Any], name: str = "coordinator", wire: Wire | None = None, **other: Any
     ) -> None:
-        super().__init__(name, folder, {"nodes": nodes, "placement": PATIENCE, "log_format": "json", **other}, wire)
+        settings = {"name": name, "nodes": nodes, "placement": PATIENCE, "log_format": "json", **other}
+        super().__init__(name, folder, settings, wire)
 
     def kinds(self) -> Mapping[str, Kind]:
         return {"frozen": Kind(Family.FREEZE, self._freeze)}
@@ -229,6 +235,7 @@ class Node(Service):
         workspace = folder / name
         workspace.mkdir()
         settings = {
+            "name": name,
             "workspace": str(workspace),
             "agents": {"directory": str(HERE / "agents"), "shell": True},
             "capacity": {"concurrency_hint": 6},
@@ -277,6 +284,19 @@ class Node(Service):
             tasks.create_task(self._freeze(only, seconds))
             await asyncio.sleep(RESET_AFTER)
             await self.wire.suffer("reset", 0)
+
+
+@asynccontextmanager
+async def kept_up(services: Sequence[Service]) -> AsyncIterator[None]:
+    """Services that are up, and are started again whenever they end; none of their processes is left afterwards."""
+    async with AsyncExitStack() as stack:
+        for service in services:
+            stack.push_async_callback(service.stop)
+        async with asyncio.TaskGroup() as tasks:
+            for service in services:
+                tasks.create_task(service.start())
+        await stack.enter_async_context(background(*(service.keep_up() for service in services)))
+        yield
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:

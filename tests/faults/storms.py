@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fanfold import Mesh
-from fanfold.background import background
 from faults.databases import databases
-from faults.services import LEASES, LONG_LEASES, STOP_GRACE, Coordinator, JournalingCoordinator, Node, Service
+from faults.services import LEASES, LONG_LEASES, STOP_GRACE, Coordinator, JournalingCoordinator, Node, Service, kept_up
 from faults.store import Store
-from faults.subjects import Family, Kind, Span, Subject
+from faults.subjects import Family, Kind, Span, Subject, told_of
 from faults.wires import Wire, wired
 from support.mesh import until_ready
 
@@ -87,7 +86,7 @@ class StormyMesh:
 
     def told(self) -> str:
         """All that was done to it, in order."""
-        return "\n".join(line for _, line in sorted(line for subject in self.subjects for line in subject.told))
+        return told_of(self.subjects)
 
 
 def schedule(draw: random.Random, subjects: Sequence[Subject], others: Sequence[Subject] = ()) -> list[Fault]:
@@ -177,13 +176,7 @@ async def _up(
     wires: Sequence[Wire],
     stores: Sequence[Subject] = (),
 ) -> StormyMesh:
-    services: list[Service] = [*coordinators, *nodes]
-    for service in services:
-        stack.push_async_callback(service.stop)
-    async with asyncio.TaskGroup() as tasks:
-        for service in services:
-            tasks.create_task(service.start())
-    await stack.enter_async_context(background(*(service.keep_up() for service in services)))
+    await stack.enter_async_context(kept_up([*coordinators, *nodes]))
     clients = {one.name: await stack.enter_async_context(Mesh(one.address)) for one in coordinators}
     client = await stack.enter_async_context(Mesh([one.address for one in coordinators], reconnect_timeout=60))
     for each in clients.values():

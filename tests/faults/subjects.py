@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,3 +67,8 @@ class Subject(ABC):
         """Note what happens, for whoever looks into a failure."""
         now = time.monotonic()
         self.told.append((now, f"{now:.3f}: {self.name} {what}"))
+
+
+def told_of(subjects: Iterable[Subject]) -> str:
+    """All that was done to them, in order."""
+    return "\n".join(line for _, line in sorted(line for subject in subjects for line in subject.told))

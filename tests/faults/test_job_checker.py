@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.model.job import Job, JobState
-from faults.job_checker import JobHistory, complaints
+from fanfold.model.job import Job, JobState, OutputPiece
+from faults.job_checker import JobHistory, Seen, complaints
 from faults.producing_child import content
 
 ONE = Job(
@@ -41,6 +41,16 @@ def kept(job: Job, lines: int) -> dict[str, Any]:
     return noted("kept", job, state=job.state.value, detail=job.detail, lines=lines)
 
 
+WRITTEN = content("p-1-0", 2)
+SEEN = Seen(
+    jobs=[ONE, TWO, LOST],
+    output={"storm-1": WRITTEN, "storm-2": content("p-1-1", 3), "storm-4": b""},
+    told=[TWO, ONE, LOST],
+    followed={
+        "storm-1": [OutputPiece(offset=0, data=WRITTEN[:70]), OutputPiece(offset=70, data=WRITTEN[70:])],
+        "storm-4": [OutputPiece(offset=0, data=content("p-1-2", 1))],
+    },
+)
 GOOD = JobHistory(
     noted=[
         {"what": "asked", "request": "p-1-0"},
@@ -51,16 +61,30 @@ GOOD = JobHistory(
         kept(TWO, 1),
         noted("gone", LOST),
     ],
-    jobs=[ONE, TWO, LOST],
-    output={"storm-1": content("p-1-0", 2), "storm-2": content("p-1-1", 3), "storm-4": b""},
-    told=[TWO, ONE, LOST],
+    seen={"any": SEEN, "left": SEEN},
     asked_to_stop=frozenset({"storm-2"}),
     stopping=frozenset({"storm-2"}),
 )
 
 
+def seen(**fields: Any) -> JobHistory:
+    """As good, but for what one caller has seen."""
+    return replace(GOOD, seen={"any": SEEN, "left": replace(SEEN, **fields)})
+
+
+def with_jobs(*jobs: Job) -> JobHistory:
+    """These jobs, for everybody."""
+    return replace(GOOD, seen={name: replace(SEEN, jobs=jobs) for name in GOOD.seen})
+
+
 def with_job(job: Job) -> JobHistory:
-    return replace(GOOD, jobs=[job if job.id == each.id else each for each in GOOD.jobs])
+    """As good, but for a job."""
+    return with_jobs(*(job if job.id == each.id else each for each in SEEN.jobs))
+
+
+def followed(*pieces: OutputPiece) -> JobHistory:
+    """As good, but for what was told of a job's output."""
+    return seen(followed={"storm-1": pieces})
 
 
 def test_a_good_history_has_no_complaint() -> None:
@@ -70,7 +94,7 @@ def test_a_good_history_has_no_complaint() -> None:
 @pytest.mark.parametrize(
     ("history", "words"),
     [
-        (replace(GOOD, jobs=[ONE, TWO]), "storm-4 was committed and is not there"),
+        (with_jobs(ONE, TWO), "storm-4 was committed and is not there"),
         (with_job(replace(LOST, state=JobState.RUNNING)), "running for ever"),
         (with_job(replace(ONE, state=JobState.FAILED)), "was kept as completed"),
         (with_job(replace(ONE, detail="3 lines")), "was kept as completed"),
@@ -80,11 +104,17 @@ def test_a_good_history_has_no_complaint() -> None:
         (replace(GOOD, stopping=frozenset({"storm-1", "storm-2"})), "does not know of it"),
         (with_job(replace(LOST, label="p-1-0")), "has several jobs"),
         (replace(GOOD, noted=[*GOOD.noted, noted("committed", replace(ONE, label="q"))]), "to several requests"),
-        (replace(GOOD, output={**GOOD.output, "storm-1": content("p-1-0", 1)}), "64 bytes of output"),
-        (replace(GOOD, output={**GOOD.output, "storm-1": content("p-1-1", 2)}), "not what was written"),
-        (replace(GOOD, told=[TWO, ONE]), "storm-4 was told 0 times"),
-        (replace(GOOD, told=[*GOOD.told, ONE]), "storm-1 was told 2 times"),
-        (replace(GOOD, told=[TWO, LOST, replace(ONE, state=JobState.RUNNING)]), "was told as running"),
+        (seen(output={**SEEN.output, "storm-1": content("p-1-0", 1)}), "64 bytes of output"),
+        (seen(output={**SEEN.output, "storm-1": content("p-1-1", 2)}), "not what was written"),
+        (seen(told=[TWO, ONE]), "left: the settlement of storm-4 was told 0 times"),
+        (seen(told=[*SEEN.told, ONE]), "storm-1 was told 2 times"),
+        (seen(told=[TWO, LOST, replace(ONE, state=JobState.RUNNING)]), "was told as running"),
+        (seen(jobs=[ONE, LOST]), "left: storm-2 is None here"),
+        (seen(jobs=[ONE, replace(TWO, progress="1 of 3"), LOST]), "left: storm-2 is Job("),
+        (followed(OutputPiece(offset=0, data=WRITTEN[:127])), "only 127 bytes were told, of 128"),
+        (followed(OutputPiece(offset=1, data=WRITTEN[1:], gap_bytes=1)), "from byte 1 after byte 0"),
+        (followed(OutputPiece(offset=0, data=WRITTEN), OutputPiece(offset=0, data=WRITTEN)), "byte 0 after byte 128"),
+        (followed(OutputPiece(offset=0, data=content("p-1-1", 2))), "was not told as it was written"),
     ],
 )
 def test_what_must_not_happen_is_complained_of(history: JobHistory, words: str) -> None:

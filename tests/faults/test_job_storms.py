@@ -1,37 +1,26 @@
-"""Jobs while their registry and their producers are killed: none is lost, none runs for ever, no settlement changes."""
+"""Jobs on one registry while it, its file and their producers are befallen: none is lost, none runs for ever."""
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from faults.job_checker import complaints
-from faults.job_storms import live_through
+from faults.aftermath import leaving_nothing
+from faults.job_registries import one_registry
+from faults.job_storms import live_through_all
 
 pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 10, 200
 ABREAST = 4
-STORM_LIMIT = 90
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.contract("C32", "C33", "C35", "C37", "C38", "F3", "F6", "F16", "F23")
-async def test_whatever_is_killed_every_job_that_was_accepted_ends_once_and_is_told_once(
-    seeds: range, tmp_path: Path
+async def test_whatever_befalls_a_registry_every_job_that_was_accepted_ends_once_and_is_told_once(
+    seeds: range, tmp_path: Path, *, proxies: bool
 ) -> None:
-    lanes = asyncio.Semaphore(ABREAST)
-    found: list[str] = []
-
-    async def storm(seed: int) -> None:
-        async with lanes, asyncio.timeout(STORM_LIMIT):
-            history = await live_through(seed, tmp_path / f"seed-{seed}")
-        assert len(history.jobs) > 0
-        found.extend(f"seed {seed}: {complaint}" for complaint in complaints(history))
-
-    async with asyncio.TaskGroup() as tasks:
-        for seed in seeds:
-            tasks.create_task(storm(seed))
-    assert not found, "\n".join(found)
+    async with leaving_nothing():
+        await live_through_all(seeds, tmp_path, partial(one_registry, proxies=proxies), abreast=ABREAST)
