@@ -94,35 +94,33 @@ class StormyProducer(Subject):
 
 
 async def live_through_all(seeds: Iterable[int], folder: Path, make: Makes, *, abreast: int) -> None:
-    """Have registries live through storms, so many at once, each on its own, and fail with all that was wrong."""
+    """Have registries live through storms, so many at once, each on its own; fails with all that was wrong."""
     lanes = asyncio.Semaphore(abreast)
-    found: list[str] = []
 
     async def storm(seed: int) -> None:
         async with lanes, asyncio.timeout(STORM_LIMIT):
-            found.extend(await live_through(seed, folder / f"seed-{seed}", make))
+            await live_through(seed, folder / f"seed-{seed}", make)
 
-    async with asyncio.TaskGroup() as tasks:
-        for seed in seeds:
-            tasks.create_task(storm(seed))
-    assert not found, "\n".join(found)
+    ended = await asyncio.gather(*map(storm, seeds), return_exceptions=True)
+    if failures := [each for each in ended if each is not None]:
+        raise BaseExceptionGroup("storms", failures)
 
 
-async def live_through(seed: int, folder: Path, make: Makes) -> list[str]:
-    """Have registries and producers live through a storm; all that was wrong, with what was done."""
+async def live_through(seed: int, folder: Path, make: Makes) -> None:
+    """Have registries and producers live through a storm, and see that all went as promised."""
     folder.mkdir(parents=True)
     draw = random.Random(seed)
     async with make(folder) as stormy, stormy_producers(folder, seed, stormy.address) as producers:
         subjects = [*stormy.subjects, *producers]
         try:
             history = await _befallen(draw, stormy, producers, _drawn(draw, stormy, producers))
-        except Exception as error:
+            assert len(history.jobs) > 0
+            found = complaints(history)
+            assert found == [], "\n".join(found)
+            assert [surprise for one in stormy.registries for surprise in one.surprises()] == []
+        except BaseException as error:
             error.add_note(f"seed {seed}; what was done:\n{told_of(subjects)}")
             raise
-        found = complaints(history)
-        found += [surprise for one in stormy.registries for surprise in one.surprises()]
-    assert len(history.jobs) > 0
-    return [f"seed {seed}: {complaint}" for complaint in found] + ([told_of(subjects)] if found else [])
 
 
 def _drawn(draw: random.Random, stormy: StormyRegistries, producers: Sequence[StormyProducer]) -> list[Fault]:

@@ -1,6 +1,6 @@
-"""Started runs while their coordinators and the job registry are killed, drained and started again at random points.
+"""Started runs while coordinators and job registry are killed, drained, frozen and started again at random points.
 
-Where runs and jobs are kept in a PostgreSQL, that crashes and ends connections, too.
+Where runs and jobs are kept in a PostgreSQL, there are two registries, and that crashes and ends connections, too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from faults.databases import Database
 from support.coordinators import Coordinators, Registry, coordinators, registry_in
 from support.noted import ran, step
 from support.postgres import Server
+from support.proxy import proxied
 
 RUNS = 8
 STEPS = 5
@@ -72,23 +73,34 @@ async def live_through(seed: int, folder: Path, server: Server | None = None) ->
     """Have a mesh live through a storm; what was seen of it in the end. With a server, runs and jobs are kept there."""
     folder.mkdir(parents=True)
     draw = random.Random(seed)
-    with server.database() if server else nullcontext("") as url:
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(server.database()) if server else ""
         kept = {"path": "", "url": url} if url else {}
-        store: dict[str, Any] = {"store": kept} if url else {}
-        async with (
-            registry_in(folder, producers={"grace": 20.0, "stop_deadline": 20.0}, **store) as registry,
-            coordinators(folder, registry=registry.address, placement=PATIENCE, journal=kept) as up,
-            Mesh(up.servers, registry=registry.address) as mesh,
-        ):
-            return await _befallen(draw, up, registry, mesh, Database(server) if server else None)
+        store: dict[str, Any] = {"store": {**kept, "lease": 2.0}} if url else {}
+        registries = [
+            await stack.enter_async_context(
+                registry_in(folder, name=name, producers={"grace": 20.0, "stop_deadline": 20.0}, **store)
+            )
+            for name in (["left", "right"] if url else ["registry"])
+        ]
+        door = await stack.enter_async_context(proxied(*(registry.address for registry in registries)))
+        up = await stack.enter_async_context(
+            coordinators(folder, registry=door.address, placement=PATIENCE, journal=kept)
+        )
+        mesh = await stack.enter_async_context(Mesh(up.servers, registry=door.address))
+        return await _befallen(draw, up, registries, mesh, Database(server) if server else None)
 
 
 async def _befallen(
-    draw: random.Random, up: Coordinators, registry: Registry, mesh: Mesh, database: Database | None
+    draw: random.Random, up: Coordinators, registries: Sequence[Registry], mesh: Mesh, database: Database | None
 ) -> Aftermath:
     async with asyncio.TaskGroup() as tasks:
         starting = [tasks.create_task(_start(mesh, draw, f"r{number}")) for number in range(RUNS)]
-        tasks.create_task(_rage(draw, up, registry, database))
+        tasks.create_task(_rage_at_coordinators(draw, up))
+        for registry in registries:
+            tasks.create_task(_rage_at_registry(random.Random(draw.random()), registry))
+        if database is not None:
+            tasks.create_task(_rage_at_database(random.Random(draw.random()), database))
     started = [task.result() for task in starting]
     async with asyncio.timeout(SETTLE_SECONDS):
         for each in started:
@@ -119,32 +131,30 @@ async def _persistently(ask: Any) -> Any:
             await asyncio.sleep(0.1)
 
 
-async def _rage(draw: random.Random, up: Coordinators, registry: Registry, database: Database | None) -> None:
-    """Let three to five disasters happen, and as many again to a database if there is one."""
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_rage_at_services(draw, up, registry))
-        if database is not None:
-            tasks.create_task(_rage_at_database(random.Random(draw.random()), database))
-
-
 async def _rage_at_database(draw: random.Random, database: Database) -> None:
     for _ in range(draw.randint(2, 4)):
         await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
         await database.suffer(draw.choice([*database.kinds()]), draw.uniform(0.1, 2.0))
 
 
-async def _rage_at_services(draw: random.Random, up: Coordinators, registry: Registry) -> None:
-    for _ in range(draw.randint(3, 5)):
+async def _rage_at_coordinators(draw: random.Random, up: Coordinators) -> None:
+    for _ in range(draw.randint(2, 4)):
         await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
-        if draw.random() < 0.4:
-            await registry.kill()
-            await asyncio.sleep(draw.uniform(0, 0.7))
-            await _started_again(registry.start)
-            continue
         child = draw.choice(up.children)
         await (child.kill() if draw.random() < 0.7 else child.stop(20))
         await asyncio.sleep(draw.uniform(0, 0.7))
         await _started_again(partial(up.restart, child.name))
+
+
+async def _rage_at_registry(draw: random.Random, registry: Registry) -> None:
+    for _ in range(draw.randint(1, 3)):
+        await asyncio.sleep(draw.uniform(0.1, STORM_SECONDS / 3))
+        if draw.random() < 0.25:
+            await registry.freeze(draw.uniform(0.1, 4.0))
+            continue
+        await (registry.kill() if draw.random() < 0.7 else registry.stop())
+        await asyncio.sleep(draw.uniform(0, 0.7))
+        await _started_again(registry.start)
 
 
 async def _started_again(start: Callable[[], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from executor_node.app import running as running_node
 from executor_node.supervisor.client import Supervision
 from fanfold import Mesh
 from fanfold.cli.child import Child
-from support.mesh import ANY_PORT, SHORT_PATIENCE, node_config, until_ready
+from support.mesh import ANY_PORT, DEADLINE, SHORT_PATIENCE, node_config, until_ready
 
 SHORT_LEASES = {"lease": 2.0, "renewal": 0.3, "lease_margin": 0.4, "claim": 0.1, "outage": 0.0, "caller_grace": 5.0}
 """How long runs are held in meshes of tests, in seconds."""
@@ -99,6 +100,20 @@ class Registry:
         """Kill it."""
         assert self._child is not None
         await self._child.kill()
+
+    async def stop(self) -> None:
+        """Have it drain, and wait until it has ended."""
+        assert self._child is not None
+        await self._child.stop(DEADLINE)
+
+    async def freeze(self, seconds: float) -> None:
+        """Let nothing of it go on for so long."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._child.send_signal(signal.SIGCONT)
 
 
 @asynccontextmanager
