@@ -7,8 +7,9 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from sqlalchemy.exc import OperationalError
@@ -18,6 +19,8 @@ from support.postgres import SOCKET, Server, running_server
 from support.proxy import Proxy, proxied
 
 DATABASE = "postgres"
+
+_Entered = TypeVar("_Entered")
 
 _BETWEEN_ENDS = 0.1
 _END_ONE = """
@@ -90,10 +93,20 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 
 
 @asynccontextmanager
+async def _in_thread(block: AbstractContextManager[_Entered]) -> AsyncIterator[_Entered]:
+    """The same block; what it does when it is entered and left keeps nothing else waiting."""
+    entered = await asyncio.to_thread(block.__enter__)
+    try:
+        yield entered
+    finally:
+        await asyncio.to_thread(block.__exit__, None, None, None)
+
+
+@asynccontextmanager
 async def databases(services: Sequence[str]) -> AsyncIterator[tuple[list[Subject], dict[str, str]]]:
     """A database that is up with a way to it for each service; and its address, as each service reaches it."""
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(running_server())
+        server = await stack.enter_async_context(_in_thread(running_server()))  # other storms go on meanwhile
         subjects: list[Subject] = [Database(server)]
         urls = {}
         for service in services:
