@@ -92,8 +92,8 @@ class TokenBudget:
         self.spent = spent
         self.refused_steps = refused_steps
         self.is_exhausted = is_exhausted
-        self.on_exhausted: Callable[[], None] = _tell_nobody
-        """Called once, when the first step has been refused; must not block and must not raise."""
+        self.on_exhausted: list[Callable[[], None]] = []
+        """Each is called once, when the first step has been refused; must not block and must not raise."""
         self.on_spent: Callable[[], None] = _tell_nobody
         """Called when something was charged; must not block and must not raise."""
         self._share = 0
@@ -207,7 +207,8 @@ class TokenBudget:
         message = f"it may spend {tokens:,} tokens, and {left:,} of the budget of {self.limit:,} are left"
         if not self.is_exhausted:
             self.is_exhausted = True
-            self.on_exhausted()
+            for tell in self.on_exhausted:
+                tell()
         return StepFailure(code=FailureCode.BUDGET_EXHAUSTED, message=message)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from coordinator.budget import TokenBudget
 from fanfold.measures import LONG, MAX_AGENTS, OK, OTHER, QUICK, SIZES, Names, Spread, Spreads, Tally
 from fanfold.model.run import Run
 from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome
@@ -61,7 +62,7 @@ class StepCounts:
 
 
 class RunCounts:
-    """Counts runs as they end here."""
+    """Counts runs as they end here, and budgets as they run out."""
 
     def __init__(self) -> None:
         self.ended = Tally()
@@ -70,14 +71,20 @@ class RunCounts:
         """How long they lasted, by kind."""
         self.budgets_exhausted = 0
 
+    def follow(self, budget: TokenBudget | None) -> None:
+        """A run begins here, or goes on here; its budget may run out."""
+        if budget is not None:
+            budget.on_exhausted.append(self._note_exhausted)
+
     def note_ended(self, run: Run) -> None:
         """A run has ended."""
         self.ended[run.kind.value, run.state.value] += 1
         if run.created_at is not None:
             lasted = (run.ended_at or datetime.now(UTC)) - run.created_at
             self.seconds[run.kind.value,].add(max(0.0, lasted.total_seconds()))
-        if run.budget is not None and run.budget.refused_steps:
-            self.budgets_exhausted += 1
+
+    def _note_exhausted(self) -> None:
+        self.budgets_exhausted += 1
 
 
 class JournalCounts:

@@ -106,7 +106,7 @@ BUDGETS = gauge(
     state=("limit", "spent", "reserved"),
 )
 BUDGETS_EXHAUSTED = counter(
-    "fanfold_coordinator_budgets_exhausted_total", "Runs that ended here and whose budget had had no room for a step."
+    "fanfold_coordinator_budgets_exhausted_total", "Runs whose budget had no room for a step, when that was first so."
 )
 BUDGET_REFUSALS = counter(
     "fanfold_coordinator_budget_refused_steps_total", "Steps that did not fit into the budget of their run.", **_AGENT

@@ -41,7 +41,7 @@ class Account:
         self.job_id = kept.run.job_id
         if budget is not None:
             budget.divide(work.most_steps)
-            budget.on_exhausted = self._tell_exhausted
+            budget.on_exhausted.append(self._tell_exhausted)
             budget.on_spent = self._note_spending
         self._work = work
         self._is_started = history.is_started

@@ -65,7 +65,7 @@ class AttachedRun(ABC):
         self._budget = scope.budget
         if self._budget is not None:
             self._budget.divide(work.most_steps)
-            self._budget.on_exhausted = self._tell_exhausted
+            self._budget.on_exhausted.append(self._tell_exhausted)
         scope.pace.follow(feed)
         scope.trace.begin(scope.run_id, scope.owner, work.kind, name=name)
 

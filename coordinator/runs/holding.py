@@ -145,6 +145,7 @@ class Holding:
         if self._leaving is not None:
             run.move(self._leaving)
         self._runs[run.scope.run_id] = run
+        self.counts.runs.follow(run.scope.budget)
         self._tasks.create_task(self._carry_out(run))
 
     async def keep(self, resume: Resume) -> None:

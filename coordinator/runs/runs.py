@@ -216,6 +216,7 @@ class Runs:
     @contextmanager
     def _listed(self, run: AttachedRun) -> Iterator[None]:
         self.attached[run.run_id] = run
+        self._counts.follow(run.scope.budget)
         try:
             yield
         finally:

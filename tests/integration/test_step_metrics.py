@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fanfold.background import background
 from fanfold.model.step import FailureCode
 from support.mesh import running_mesh
 from support.scrapes import until_told
@@ -32,6 +34,30 @@ async def test_a_node_counts_what_it_has_run_by_agent_and_code(tmp_path: Path) -
         assert told.total("fanfold_node_link_batch_elements_sum", direction="received") >= 3
         assert told.total("fanfold_node_link_batch_elements_sum", direction="sent") >= 3
         assert told.value("fanfold_node_steps_refused_total", reason="draining") == 0
+
+
+@pytest.mark.contract("C13")
+@pytest.mark.parametrize("is_journaled", [False, True])
+async def test_a_budget_that_runs_out_is_counted_at_once_and_its_run_once(tmp_path: Path, is_journaled: bool) -> None:
+    go_on = tmp_path / "go-on"
+    async with running_mesh(tmp_path, coordinator={"journal": {"path": str(tmp_path / "journal.db")}}) as running:
+        waits = {**FINE, "prompt": f"until [ -e {go_on} ]; do sleep 0.1; done"}
+        refused = {**FINE, "agent": "spends", "policy": {"max_tokens": 100}}
+        steps = [waits, *({**refused, "task_id": f"refused-{number}"} for number in range(2))]
+        at = str(running.coordinator.metrics)
+        mesh = running.mesh
+        parallel = partial(mesh.parallel_resumable, workflow_id="budget") if is_journaled else mesh.parallel
+        run = parallel(steps, budget_tokens=50)
+
+        async def follow() -> None:
+            await run
+
+        async with background(follow()):
+            told = await until_told(at, "fanfold_coordinator_budgets_exhausted_total", 1)
+            assert told.total("fanfold_coordinator_runs_ended_total") == 0
+            go_on.touch()
+            told = await until_told(at, "fanfold_coordinator_runs_ended_total", 1)
+        assert told.total("fanfold_coordinator_budgets_exhausted_total") == 1
 
 
 @pytest.mark.contract("C6", "C13")

@@ -276,7 +276,7 @@ async def test_a_step_that_is_cancelled_while_it_waits_holds_nothing(turns: int)
 async def test_the_first_refusal_is_told_once_with_how_the_budget_stands() -> None:
     budget = TokenBudget(100, steps=1)
     told: list[Budget] = []
-    budget.on_exhausted = lambda: told.append(budget.told())
+    budget.on_exhausted.append(lambda: told.append(budget.told()))
     spend(await taken(budget, 70), 70)
     for _ in range(3):
         await reserved(budget, 40)
@@ -290,7 +290,7 @@ async def test_the_first_refusal_is_told_once_with_how_the_budget_stands() -> No
 async def test_a_budget_goes_on_from_what_was_spent_before() -> None:
     budget = TokenBudget(100, steps=4, spent=70, refused_steps=2, is_exhausted=True)
     told: list[Budget] = []
-    budget.on_exhausted = lambda: told.append(budget.told())
+    budget.on_exhausted.append(lambda: told.append(budget.told()))
     assert isinstance(await reserved(budget, 31), StepFailure)
     assert told == [], "a former holder has told it"
     spend(await taken(budget), 25)
