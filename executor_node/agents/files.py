@@ -64,8 +64,8 @@ from executor_node.agents.foreign import adapted, is_foreign
 from executor_node.agents.front_matter import FileWrong, FrontMatter, Wrong, line_of, parse, read_file, split
 from executor_node.agents.llm.definition import PROVIDER_AND_MODEL, Tool, is_provider_and_model
 from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.forms import violations_of
 from fanfold.model.node import AgentKind, Isolation
-from fanfold.model.validation import violations_of
 
 _KEYS = [field.name for field in fields(AgentDefinition) if field.name != "instructions"]
 _KEYS_OF_ONE_KIND = {

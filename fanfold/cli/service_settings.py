@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import BaseModel
-
 from fanfold.errors import FieldViolation
 from fanfold.settings import Given
 from fanfold.settings.variables import unknown_variables
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from coordinator.config import CoordinatorConfig
     from executor_node.config import ExecutorNodeConfig
     from job_registry.config import JobRegistryConfig
@@ -31,7 +31,7 @@ PREFIXES = {
 }
 """What the variables of each service begin with."""
 
-_Config = TypeVar("_Config", bound=BaseModel)
+_Config = TypeVar("_Config", bound="BaseModel")
 Finder = Callable[[_Config], Iterator[FieldViolation]]
 
 

@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from typing import Annotated, Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FailedPrecondition, FieldViolation, InvalidArgument
 from fanfold.model.checkpoint import CHECKPOINT_VERSION, StepRecord, WorkflowCheckpoint
 from fanfold.model.checks import Identifier, Must, Text, WorkflowId
+from fanfold.model.forms import checked_json
 from fanfold.model.step import FORBID_EXTRA, StepOutcome
-from fanfold.model.validation import outcome_to_json, time_to_json, violations_of
+from fanfold.model.validation import outcome_to_json, time_to_json
 
 _PATH = "checkpoint"
 _SHA_256 = re.compile(r"[0-9a-f]{64}")
@@ -127,10 +125,7 @@ def _faults(record: StepRecord, digest: str, workflow_id: str) -> Iterator[tuple
 
 def _load_version_1(form: Mapping[str, Any]) -> WorkflowCheckpoint:
     _refuse_bytes(form)
-    try:
-        loaded = _adapter().validate_json(json.dumps(form))
-    except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, _PATH)) from None
+    loaded: _CheckpointForm = checked_json(_CheckpointForm, json.dumps(form), path=_PATH)
     records = [
         (StepRecord(key=each.key, fingerprint=each.fingerprint, outcome=each.outcome), each.digest)
         for each in loaded.records
@@ -143,11 +138,6 @@ def _load_version_1(form: Mapping[str, Any]) -> WorkflowCheckpoint:
 
 _LOADERS: Mapping[int, Callable[[Mapping[str, Any]], WorkflowCheckpoint]] = {1: _load_version_1}
 """What turns the form of each version into a checkpoint."""
-
-
-@cache
-def _adapter() -> TypeAdapter[_CheckpointForm]:
-    return TypeAdapter(_CheckpointForm)
 
 
 def _refuse_bytes(form: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Annotations that say what a field accepts, light enough for worker processes.
 
-The types of `fanfold.model` are plain dataclasses; these annotations are read only by `fanfold.model.validation`,
-the one place that imports pydantic.
+The types of `fanfold.model` are plain dataclasses; these annotations are read only by pydantic, which
+`fanfold.model.forms` loads when there is something to check.
 """
 
 from __future__ import annotations

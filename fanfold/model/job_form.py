@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from fanfold.model.forms import json_form
 from fanfold.model.job import Job
 
 
 def job_to_json(job: Job) -> dict[str, Any]:
     """The JSON form of a job."""
-    form: dict[str, Any] = _adapter().dump_python(job, mode="json", exclude={"unknown_fields"})
+    form: dict[str, Any] = json_form(Job, job, without={"unknown_fields"})
     return form
-
-
-@cache
-def _adapter() -> TypeAdapter[Job]:
-    return TypeAdapter(Job)

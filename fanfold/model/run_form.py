@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from fanfold.model.forms import json_form
 from fanfold.model.run import Run, RunEnded, RunEvent, RunStarted, RunStepEvent
 from fanfold.model.script_checks import result_to_json
 from fanfold.model.step import StepEnded, StepProgressed
@@ -16,7 +14,7 @@ from fanfold.model.validation import outcome_to_json, time_to_json
 
 def run_to_json(run: Run) -> dict[str, Any]:
     """The JSON form of a run."""
-    form: dict[str, Any] = _adapter(Run).dump_python(run, mode="json")
+    form: dict[str, Any] = json_form(Run, run)
     return form
 
 
@@ -55,14 +53,8 @@ def run_event_to_json(event: RunEvent) -> dict[str, Any]:
 
 
 def _form_of(thing: Any) -> dict[str, Any]:
-    kind: Any = type(thing)
-    form: dict[str, Any] = _adapter(kind).dump_python(thing, mode="json")
+    form: dict[str, Any] = json_form(type(thing), thing)
     return form
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _word(thing: Any) -> str:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache
+from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.model.forms import checked
 from fanfold.model.principal import covers
 from fanfold.model.script import MAX_LINEAGE, AgentFailure, AgentOptions, ScriptMeta, ScriptResult, StopReason
 from fanfold.model.step import FailureCode, StepFailure
-from fanfold.model.validation import nearest_name, parse_line, violations_of
+from fanfold.model.validation import nearest_name, parse_line
 
 OPTION_NAMES = tuple(field.name for field in fields(AgentOptions))
 _META_NAMES = tuple(field.name for field in fields(ScriptMeta))
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def parse_meta(form: object, *, path: str = "meta") -> ScriptMeta:
@@ -32,31 +26,22 @@ def parse_meta(form: object, *, path: str = "meta") -> ScriptMeta:
         InvalidArgument: naming every wrong field; for an unknown one the nearest that there is.
     """
     given = dict(form) if isinstance(form, Mapping) else form
-    try:
-        meta: ScriptMeta = _adapter(ScriptMeta).validate_python(given)
-    except ValidationError as error:
-        raise InvalidArgument(violations=_with_nearest(violations_of(error, path), path, _META_NAMES)) from None
+    meta: ScriptMeta = checked(ScriptMeta, given, path=path, told=partial(_with_nearest, path, _META_NAMES))
     return meta
 
 
 def parse_options(form: Mapping[str, Any], *, path: str = "options") -> AgentOptions:
     """The options of an agent() call; those that are None are not given. Raises InvalidArgument as `parse_meta`."""
     given = {name: value for name, value in form.items() if value is not None or name not in OPTION_NAMES}
-    try:
-        options: AgentOptions = _adapter(AgentOptions).validate_python(given)
-    except ValidationError as error:
-        raise InvalidArgument(violations=_with_nearest(violations_of(error, path), path, OPTION_NAMES)) from None
+    options: AgentOptions = checked(AgentOptions, given, path=path, told=partial(_with_nearest, path, OPTION_NAMES))
     return options
 
 
-def _with_nearest(violations: list[FieldViolation], path: str, names: tuple[str, ...]) -> list[FieldViolation]:
-    """The violations, those of unknown fields with the name that was probably meant."""
-    return [
-        FieldViolation(each.field, _unknown(each.field.removeprefix(f"{path}."), names))
-        if each.description == "unknown field" and each.field.count(".") == 1
-        else each
-        for each in violations
-    ]
+def _with_nearest(path: str, names: tuple[str, ...], found: FieldViolation) -> FieldViolation:
+    """What is wrong; of an unknown field also which one was probably meant."""
+    if found.description != "unknown field" or found.field.count(".") != 1:
+        return found
+    return FieldViolation(found.field, _unknown(found.field.removeprefix(f"{path}."), names))
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> str:

@@ -11,20 +11,14 @@ from functools import cache
 from typing import Annotated, Any
 
 from annotated_types import MaxLen, MinLen
-from pydantic import TypeAdapter, ValidationError
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_LINE, MAX_NAME, Exact, OneLine, Tokens
+from fanfold.model.forms import checked, checked_json, json_form
 from fanfold.model.node import Agent, NodeView
 from fanfold.model.step import DEFAULT_MAX_STEPS, DEFAULT_POLICY, AgentStepSpec, StepOutcome, StepPolicy
 
 _NOT_JSON = {"unknown_fields"}
-_MAX_NAME_TOLD = 128
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> list[AgentStepSpec]:
@@ -49,11 +43,9 @@ def parse_specs(items: object, *, path: str = "steps", first_index: int = 0) -> 
         item if type(item) is AgentStepSpec else _prepared(item, f"{path}[{index}]")
         for index, item in enumerate(items, start=first_index)
     ]
-    try:
-        specs: list[AgentStepSpec] = _adapter(list[AgentStepSpec]).validate_python(prepared)
-    except ValidationError as error:
-        wrong = [_with_nearest(violation) for violation in violations_of(error, path, first_index)]
-        raise InvalidArgument(violations=wrong) from None
+    specs: list[AgentStepSpec] = checked(
+        list[AgentStepSpec], prepared, path=path, first_index=first_index, told=_with_nearest
+    )
     return specs
 
 
@@ -110,10 +102,7 @@ def _is_plain_line(text: object, max_length: int) -> bool:
 
 def check_outcome(outcome: StepOutcome, *, path: str) -> None:
     """Raise InvalidArgument, naming every wrong field, for an outcome that is none."""
-    try:
-        _adapter(StepOutcome).validate_python(outcome)
-    except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, path)) from None
+    checked(StepOutcome, outcome, path=path)
 
 
 def _prepared(item: object, path: str) -> object:
@@ -165,13 +154,13 @@ def json_text(value: Any, *, path: str) -> str:
 
 def spec_to_json(spec: AgentStepSpec) -> dict[str, Any]:
     """The JSON form of a spec: snake_case names, durations in seconds (C5)."""
-    form: dict[str, Any] = _adapter(AgentStepSpec).dump_python(spec, mode="json", exclude=_NOT_JSON)
+    form: dict[str, Any] = json_form(AgentStepSpec, spec, without=_NOT_JSON)
     return form
 
 
 def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
     """The JSON form of an outcome: snake_case names, times in RFC 3339 (C5)."""
-    form: dict[str, Any] = _adapter(StepOutcome).dump_python(outcome, mode="json", exclude=_NOT_JSON)
+    form: dict[str, Any] = json_form(StepOutcome, outcome, without=_NOT_JSON)
     if not outcome.agent_session_id:  # digests of checkpoints from before there was one are to fit
         del form["agent_session_id"]
     return form
@@ -179,20 +168,20 @@ def outcome_to_json(outcome: StepOutcome) -> dict[str, Any]:
 
 def node_view_to_json(view: NodeView) -> dict[str, Any]:
     """The JSON form of a node as the coordinator sees it: snake_case names, lower-case states, times in RFC 3339."""
-    form: dict[str, Any] = _adapter(NodeView).dump_python(view, mode="json")
+    form: dict[str, Any] = json_form(NodeView, view)
     form["node"]["agents"] = [agent_to_json(agent) for agent in view.node.agents]
     return form
 
 
 def agent_to_json(agent: Agent) -> dict[str, Any]:
     """The JSON form of an agent as a node offers it; its schema is a nested object, null for none."""
-    form: dict[str, Any] = _adapter(Agent).dump_python(agent, mode="json", exclude={"output_schema_json"})
+    form: dict[str, Any] = json_form(Agent, agent, without={"output_schema_json"})
     return form | {"output_schema": agent.output_schema}
 
 
 def time_to_json(time: datetime) -> str:
     """The JSON form of a time, which is RFC 3339."""
-    text: str = _adapter(datetime).dump_python(time, mode="json")
+    text: str = json_form(datetime, time)
     return text
 
 
@@ -200,16 +189,13 @@ def outcome_from_json(form: Mapping[str, Any]) -> StepOutcome:
     """The outcome that a JSON form stands for. Raises InvalidArgument for anything else."""
     if "unknown_fields" in form:
         raise InvalidArgument.of_field("outcome.unknown_fields", "unknown field")
-    try:
-        outcome: StepOutcome = _adapter(StepOutcome).validate_json(json.dumps(form))
-    except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, "outcome")) from None
+    outcome: StepOutcome = checked_json(StepOutcome, json.dumps(form), path="outcome")
     return outcome
 
 
 @cache
-def _line_adapter(most: int, required: bool) -> TypeAdapter[str]:
-    return TypeAdapter(Annotated[str, Exact(), MinLen(int(required)), MaxLen(most), OneLine])
+def _line(most: int, required: bool) -> Any:
+    return Annotated[str, Exact(), MinLen(int(required)), MaxLen(most), OneLine]
 
 
 def parse_request_id(text: str) -> str:
@@ -223,67 +209,15 @@ def parse_line(text: str, *, path: str, most: int = 128, required: bool = False)
     Raises:
         InvalidArgument: it is something else; names `path`.
     """
-    try:
-        line: str = _line_adapter(most, required).validate_python(text)
-    except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, path)) from None
+    if _is_plain_line(text, most) or (text == "" and not required):
+        return text
+    line: str = checked(_line(most, required), text, path=path)
     return line
 
 
 def parse_budget(tokens: int | None, *, path: str = "budget_tokens") -> int | None:
     """A budget in tokens, or none. Raises InvalidArgument unless it is a whole number, 0 or more (C13)."""
-    try:
-        budget: int | None = _adapter(Tokens | None).validate_python(tokens)
-    except ValidationError as error:
-        raise InvalidArgument(violations=violations_of(error, path)) from None
+    if tokens is None:
+        return None
+    budget: int = checked(Tokens, tokens, path=path)
     return budget
-
-
-def violations_of(error: ValidationError, path: str, first_index: int = 0) -> list[FieldViolation]:
-    """What pydantic found, as field paths with the limit in words and without the rejected value.
-
-    A list at the top is taken to begin at `first_index`.
-    """
-    return [
-        FieldViolation(_path_of(path, _shifted(details["loc"], first_index)), _describe(details))
-        for details in error.errors(include_url=False, include_input=False)
-    ]
-
-
-def _shifted(location: Sequence[int | str], first_index: int) -> Sequence[int | str]:
-    if first_index and location and isinstance(location[0], int):
-        return [location[0] + first_index, *location[1:]]
-    return location
-
-
-def _path_of(path: str, location: Sequence[int | str]) -> str:
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part != "[key]":
-            name = part if part.isprintable() else repr(part)
-            path += f".{name[:_MAX_NAME_TOLD]}" if path else name[:_MAX_NAME_TOLD]
-    return path
-
-
-def _describe(details: Any) -> str:
-    match details["type"]:
-        case "missing":
-            return "is required"
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            return "unknown field"
-        case "model_type" | "dict_type":  # pydantic's words have names of classes
-            return "must be a mapping"
-        case "string_unicode":
-            return "must be valid Unicode (it has a lone surrogate)"
-        case "value_error":
-            return str(details["ctx"]["error"])
-        case "string_too_short" if details["ctx"]["min_length"] == 1:
-            return "must not be empty"
-        case _:
-            message: str = details["msg"]
-            for prefix in ("Input should be ", "Input should have ", "String should have ", "Value should have "):
-                if message.startswith(prefix):
-                    verb = "must be " if prefix.endswith("be ") else "must have "
-                    return verb + message.removeprefix(prefix)
-            return message

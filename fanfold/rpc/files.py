@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import structlog
-
 from fanfold.errors import FanfoldError, InvalidArgument
+from fanfold.late_logger import LateLogger
 
 LOOK_SECONDS = 1.0
 """How soon a change is seen."""
 
-_log = structlog.get_logger(__name__)
+_log = LateLogger(__name__)
 _Value = TypeVar("_Value")
 
 

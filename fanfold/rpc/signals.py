@@ -6,11 +6,11 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine
 
-import structlog
+from fanfold.late_logger import LateLogger
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-log = structlog.get_logger(__name__)
+log = LateLogger(__name__)
 
 
 async def run_until_signalled(drain: Callable[[], Coroutine[object, object, None]]) -> None:

@@ -1,22 +1,25 @@
 """What is given of a service's settings, in all places together, and what is wrong with it."""
 
+# ruff: noqa: PLC0415 - commands of people have none of these settings, and answer sooner without pydantic and YAML
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args
-
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from fanfold.errors import FieldViolation, InvalidArgument
-from fanfold.model.validation import nearest_name, violations_of
-from fanfold.settings.files import file_layer
+from fanfold.model.forms import violations_of
+from fanfold.model.validation import nearest_name
 from fanfold.settings.layers import Layer, Location, by_hand, depth, merged, without
 from fanfold.settings.variables import environment_layer, variable_of
 
-_Model = TypeVar("_Model", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+_Model = TypeVar("_Model", bound="BaseModel")
 
 
 def load_settings(
@@ -55,6 +58,8 @@ class Given(Generic[_Model]):
         self._prefix = env_prefix
         self._layers: list[Layer] = [by_hand(overrides or {}), environment_layer(env_prefix)]
         if file is not None:
+            from fanfold.settings.files import file_layer
+
             self._layers.append(file_layer(file))
 
     def settings(self) -> _Model:
@@ -70,6 +75,8 @@ class Given(Generic[_Model]):
 
     def sound(self) -> tuple[_Model | None, list[FieldViolation]]:
         """The settings without what is wrong, None if nothing sound is left; and what that is."""
+        from pydantic import ValidationError
+
         values = merged(self._layers)
         try:
             return self._model.model_validate(values), []
@@ -142,6 +149,8 @@ def _meant(model: type[BaseModel], details: ErrorDetails) -> str:
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
     """The section that a field of this type is, or has."""
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in get_args(annotation) if (found := _section_of(each))), None)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any
 
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.validation import nearest_name
 from fanfold.settings.client import CLIENT_VARIABLES
 from fanfold.settings.environment import full_environment
 from fanfold.settings.layers import Layer, Location
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 NESTING = "__"
 
@@ -90,6 +91,8 @@ def unknown_variables(model: type[BaseModel], prefix: str, others: Collection[st
 
 
 def _variables(model: type[BaseModel], prefix: str, location: Location) -> Iterator[str]:
+    from pydantic import BaseModel  # noqa: PLC0415 - only services have such settings
+
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

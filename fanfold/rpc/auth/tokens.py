@@ -25,8 +25,8 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fanfold.errors import FailedPrecondition, InvalidArgument, NotFound
+from fanfold.model.forms import violations_of
 from fanfold.model.principal import Principal, Role, parse_principal
-from fanfold.model.validation import violations_of
 from fanfold.rpc.auth.doubts import NotBelieved
 from fanfold.rpc.auth.guard import Bearer
 from fanfold.rpc.files import Watched
