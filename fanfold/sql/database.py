@@ -17,6 +17,9 @@ READERS = 4
 BUSY_SECONDS = 5.0
 """Longest wait for another process that is writing."""
 
+ANSWER_SECONDS = 15.0
+"""Longest silence of a server that was asked something; what it is asked takes less, and waits for locks less long."""
+
 _CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 
 
@@ -32,13 +35,14 @@ class Contents:
 class Database:
     """A database. Of the transactions of `writer` that touch the same rows, each sees what those before it have done.
 
-    `where` names it in messages; `now` gives its time in microseconds since 1970. `notices` gives what processes tell
-    one another through it, until it fails: first an empty one, once none is missed any more. It is None where the
-    database carries none.
+    `changer` is for changes of the schema, which may take long. `where` names it in messages; `now` gives its time in
+    microseconds since 1970. `notices` gives what processes tell one another through it, until it fails: first an empty
+    one, once none is missed any more. It is None where the database carries none.
     """
 
     writer: Engine
     reader: Engine
+    changer: Engine
     where: str
     contents: Contents
     _now: str
@@ -63,6 +67,7 @@ class Database:
         """Close all connections."""
         self.writer.dispose()
         self.reader.dispose()
+        self.changer.dispose()
 
 
 def exclude(connection: Connection) -> None:

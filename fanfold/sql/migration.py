@@ -28,9 +28,14 @@ def migrate(database: Database, steps: ModuleType, schema: str) -> None:
     """
     with database.writer.begin() as connection:
         exclude(connection)
-        found = _schema_of(connection)
+        if _schema_of(connection) == schema:
+            return
+    with database.changer.begin() as connection:
+        exclude(connection)
+        found = _schema_of(connection)  # perhaps another process was quicker
         if found != schema:
             _upgrade(connection, database, steps, found, schema)
+    database.changer.dispose()
 
 
 def run_migrations(metadata: MetaData) -> None:

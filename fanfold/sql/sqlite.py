@@ -48,7 +48,7 @@ def sqlite_database(path: Path, contents: Contents, *, busy_seconds: float = BUS
         refuse_other_file()
         connection.exec_driver_sql("BEGIN")
 
-    return Database(writer, reader, str(path), contents, _NOW)
+    return Database(writer, reader, writer, str(path), contents, _NOW)
 
 
 def _engine(path: Path, connections: int, busy_seconds: float, pragmas: Sequence[str]) -> Engine:

@@ -120,10 +120,10 @@ class Server:
             yield self.url(name)
 
     @contextmanager
-    def named_database(self) -> Iterator[str]:
-        """The name of a new database, which is there during the block."""
+    def named_database(self, options: str = "") -> Iterator[str]:
+        """The name of a new database, made with `options`, which is there during the block."""
         name = f"t{uuid.uuid4().hex}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} {options}")
         try:
             yield name
         finally:
