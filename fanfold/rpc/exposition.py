@@ -20,13 +20,15 @@ from fanfold.rpc.addresses import LOOPBACK, Address, bindable
 
 _REQUEST_SECONDS = 5.0
 _MAX_REQUEST_BYTES = 16 * 1024
+_MOST_CONNECTIONS = 128
 _PLAIN = "text/plain; charset=utf-8"
 
 
 class Exposition:
     """Tells metrics and health to a scraper: `async with Exposition(registry, is_ready=...) as exposition: ...`.
 
-    `/healthz` answers 200 while the loop runs; `/readyz` 200 or 503 as `is_ready()` says.
+    A connection is for one request, and is cut when that and its answer take longer than some seconds, or when it is
+    the oldest of too many. `/healthz` answers 200 while the loop runs; `/readyz` 200 or 503 as `is_ready()` says.
 
     Raises (on entering):
         FailedPrecondition: `host` is not loopback, and not to be `anywhere`; or the port cannot be had.
@@ -44,7 +46,7 @@ class Exposition:
         self.address = Address(bindable(host, anywhere=anywhere), port)
         self._registry = registry
         self._is_ready = is_ready
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -66,20 +68,28 @@ class Exposition:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            oldest.cancel()
+            del self._connections[oldest]
         task = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections[task] = None
+        task.add_done_callback(lambda task: self._connections.pop(task, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request; then the connection is closed."""
+        writer.transport.set_write_buffer_limits(0)  # so that what is drained is gone
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._response(head))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # whoever it was did not want an answer
-        finally:
+            writer.transport.abort()  # whoever it was did not want an answer, and closing would wait for it to be read
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+        else:
             writer.close()
 
     async def _response(self, head: bytes) -> bytes:

@@ -7,7 +7,7 @@ import gc
 from contextlib import suppress
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from fanfold.errors import FailedPrecondition
@@ -77,6 +77,37 @@ async def test_clients_that_send_nonsense_or_nothing_do_not_matter(caplog: pytes
     assert caplog.records == []
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", exposition.address.port)
+
+
+async def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanfold.rpc.exposition._REQUEST_SECONDS", 1.0)
+    registry = CollectorRegistry()
+    Gauge("fanfold_things", "Things.", ["name"], registry=registry).labels("x" * 20_000_000).set(1)
+
+    async def write_on(writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(20.0):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    async with Exposition(registry, is_ready=lambda: True) as exposition:
+        _, writer = await asyncio.open_connection("127.0.0.1", exposition.address.port, limit=1_000)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        with pytest.raises(ConnectionError):  # whoever writes on learns that nobody is there any more
+            await write_on(writer)
+
+
+async def test_of_very_many_connections_the_oldest_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanfold.rpc.exposition._REQUEST_SECONDS", 600.0)  # so that silence is no reason
+    async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
+        quiet = [await asyncio.open_connection("127.0.0.1", exposition.address.port) for _ in range(140)]
+        async with asyncio.timeout(20.0):
+            assert await quiet[0][0].read() == b""
+        assert (await _get(exposition, "/healthz"))[0] == 200
+        assert not quiet[-1][0].at_eof()
+        for _, writer in quiet:
+            writer.close()
 
 
 @pytest.mark.contract("C40")
