@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanfold.cli.service_settings import (
@@ -28,6 +27,7 @@ from fanfold.errors import FanfoldError, FieldViolation
 from fanfold.settings import adopt_environment, child_environment, full_environment
 
 if TYPE_CHECKING:
+    from fanfold.cli.serve_commands import Start
     from fanfold.rpc.serving import Serving
 
 CLI = (sys.executable, "-P", "-m", "fanfold.cli")
@@ -35,22 +35,6 @@ CLI = (sys.executable, "-P", "-m", "fanfold.cli")
 
 _GARBAGE_THRESHOLD = 50_000
 """New objects, besides those that went again, after which cyclic garbage is looked for: some hundred steps' worth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How to start a service. `print_ready` has it tell its addresses in one line of JSON when it serves."""
-
-    config: Path | None = None
-    listen: str | None = None
-    metrics_listen: str | None = None
-    print_ready: bool = False
-
-    def arguments(self) -> list[str]:
-        """The arguments that say the same."""
-        options = {"--config": self.config, "--listen": self.listen, "--metrics-listen": self.metrics_listen}
-        given = [str(word) for option in options.items() if option[1] is not None for word in option]
-        return [*given, *(["--print-ready"] if self.print_ready else [])]
 
 
 class _Config(Protocol):
@@ -66,8 +50,22 @@ class _Config(Protocol):
     def exit_with_parent(self) -> bool: ...
 
 
-def serve_coordinator(start: Start) -> None:
-    """Be a coordinator until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
+def serve(service: str, start: Start) -> None:
+    """Be a service until SIGTERM or SIGINT.
+
+    Raises:
+        FanfoldError: it cannot start.
+    """
+    match service:
+        case "coordinator":
+            _serve_coordinator(start)
+        case "executor-node":
+            _serve_executor_node(start)
+        case _:
+            _serve_job_registry(start)
+
+
+def _serve_coordinator(start: Start) -> None:
     from coordinator.app import running
 
     service = coordinator_settings(start.config, start.listen, start.metrics_listen)
@@ -75,8 +73,7 @@ def serve_coordinator(start: Start) -> None:
     _serve(service.name, config, running(config), start, service.doubts(config))
 
 
-def serve_job_registry(start: Start) -> None:
-    """Be a job registry until SIGTERM or SIGINT. Raises FanfoldError when it cannot start."""
+def _serve_job_registry(start: Start) -> None:
     from job_registry.app import running
 
     service = job_registry_settings(start.config, start.listen, start.metrics_listen)
@@ -84,15 +81,12 @@ def serve_job_registry(start: Start) -> None:
     _serve(service.name, config, running(config), start, service.doubts(config))
 
 
-def serve_executor_node(start: Start, *, supervised: bool) -> None:
-    """Be an executor node until SIGTERM or SIGINT. Raises FanfoldError when it cannot start.
-
-    The process becomes the node's supervisor, and starts itself anew below it, `supervised`, as the runtime.
-    """
-    if not supervised:
+def _serve_executor_node(start: Start) -> None:
+    """The process becomes the node's supervisor, and starts itself anew below it, supervised, as the runtime."""
+    if not start.supervised:
         from executor_node.supervisor.inheritance import exec_supervised
 
-        runtime = [*CLI, "serve", EXECUTOR_NODE, *start.arguments(), "--supervised"]
+        runtime = [*CLI, "serve", EXECUTOR_NODE, *replace(start, supervised=True).arguments()]
         exec_supervised(runtime, full_environment(), child_environment())
     from executor_node.app import running
     from executor_node.supervisor.client import Supervision

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,28 @@ CheckConfig = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a service is to be started.
+
+    With `print_ready` it tells its addresses in one line of JSON when it serves. An executor node that is `supervised`
+    is the runtime below its supervisor.
+    """
+
+    config: Path | None = None
+    listen: str | None = None
+    metrics_listen: str | None = None
+    print_ready: bool = False
+    supervised: bool = False
+
+    def arguments(self) -> list[str]:
+        """The arguments of `fanfold serve SERVICE` that say the same."""
+        options = {"--config": self.config, "--listen": self.listen, "--metrics-listen": self.metrics_listen}
+        flags = {"--print-ready": self.print_ready, "--supervised": self.supervised}
+        given = [str(word) for option in options.items() if option[1] is not None for word in option]
+        return [*given, *(flag for flag, is_set in flags.items() if is_set)]
+
+
 @app.command(epilog="Example: fanfold serve coordinator --config coordinator.yaml")
 def coordinator(
     config: Config = None,
@@ -40,13 +63,8 @@ def coordinator(
     Settings come from FILE, over it from FANFOLD_COORDINATOR__* variables,
     over them from options.
     """
-    from fanfold.cli import serve
-
-    if check_config:
-        _check("coordinator", config, listen, metrics_listen)
-    else:
-        start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-        serve.serve_coordinator(start)
+    start = Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
+    _serve("coordinator", start, check_config=check_config)
 
 
 @app.command(epilog="Example: fanfold serve executor-node --config node.yaml")
@@ -63,13 +81,10 @@ def executor_node(
     Settings come from FILE, over it from FANFOLD_NODE__* variables,
     over them from options.
     """
-    from fanfold.cli import serve
-
-    if check_config:
-        _check("executor-node", config, listen, metrics_listen)
-    else:
-        start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-        serve.serve_executor_node(start, supervised=supervised)
+    start = Start(
+        config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready, supervised=supervised
+    )
+    _serve("executor-node", start, check_config=check_config)
 
 
 @app.command(epilog="Example: fanfold serve job-registry --config job-registry.yaml")
@@ -85,18 +100,18 @@ def job_registry(
     Settings come from FILE, over it from FANFOLD_JOB_REGISTRY__* variables,
     over them from options.
     """
-    from fanfold.cli import serve
-
-    if check_config:
-        _check("job-registry", config, listen, metrics_listen)
-    else:
-        start = serve.Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
-        serve.serve_job_registry(start)
+    start = Start(config=config, listen=listen, metrics_listen=metrics_listen, print_ready=print_ready)
+    _serve("job-registry", start, check_config=check_config)
 
 
-def _check(service: str, config: Path | None, listen: str | None, metrics_listen: str | None) -> None:
+def _serve(service: str, start: Start, *, check_config: bool) -> None:
+    if not check_config:
+        from fanfold.cli.serve import serve
+
+        serve(service, start)
+        return
     from fanfold.cli.config import check
     from fanfold.cli.service_settings import service_settings
 
-    if not check(service_settings(service, config, listen, metrics_listen)):
+    if not check(service_settings(service, start.config, start.listen, start.metrics_listen)):
         raise typer.Exit(exits.BAD_INPUT)
