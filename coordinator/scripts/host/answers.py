@@ -29,7 +29,11 @@ class Ended:
 
 
 class Diverged(Exception):
-    """The script does not do again what it did before; the message names the first call."""
+    """The script does not do again what it did before."""
+
+    def __init__(self, first: str) -> None:
+        """`first` says which call is the first one that differs, and how."""
+        super().__init__(f"the script diverged from what is recorded of it: {first}")
 
 
 class Answers:

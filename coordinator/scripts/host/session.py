@@ -7,35 +7,32 @@ killed at once, so that a script that catches its own error cannot carry on, and
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 from coordinator.budget import TokenBudget
 from coordinator.combinators.runner import StepKey, StepRunner, run_to_end
 from coordinator.combinators.workers import Slots
-from coordinator.life import StepLife
 from coordinator.scripts.engine.engine import EngineFailed, ScriptProcess
 from coordinator.scripts.engine.frames import Frame
 from coordinator.scripts.host.answers import NOBODY_SAYS_WHY, Answers, Diverged, Ended, fault_of, milliseconds
-from coordinator.scripts.host.calls import Call, CallTerms, Misuse, call_of, misused, place, printed
+from coordinator.scripts.host.calls import Call, CallTerms, Misuse, misused, place, printed
 from coordinator.scripts.host.ending import Ending, ending_of
 from coordinator.scripts.host.failures import Failures
-from coordinator.scripts.host.limits import MAX_LINES, ScriptLimits
-from coordinator.scripts.host.messages import NotOfPrelude, number_of, object_of, text_of
+from coordinator.scripts.host.limits import ScriptLimits
+from coordinator.scripts.host.messages import NotOfPrelude, number_of, text_of
+from coordinator.scripts.host.running import Running
+from coordinator.scripts.host.script import Script
 from coordinator.scripts.host.told import Told
 from coordinator.scripts.host.watchdog import Watchdog
 from fanfold.errors import FanfoldError, InvalidArgument
 from fanfold.model.script import ScriptResult, StopReason
-from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome, StepStarted
+from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepOutcome, StepStarted
 
 PROCESS_ENDED = "the script's process ended: it used more memory or processor time than a script may"
 
-
-CheckSpec = Callable[[AgentStepSpec], Any]
-"""Awaited: raises InvalidArgument for a step that must not be begun, as one with a schema that is refused (C20)."""
+CheckSpec = Callable[[AgentStepSpec], Awaitable[object]]
+"""Raises InvalidArgument for a step that must not be begun, as one with a schema that is refused (C20)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +62,11 @@ class ScriptSession:
         self._failures = Failures()
         self._ending: Ending | None = None
         self._is_settled = False
-        self._calls: dict[int, _Running] = {}
+        self._script = Script(setting.limits, setting.terms, self._failures)
+        self._running: dict[int, Running] = {}
         self._unchecked = 0
         self._checked = asyncio.Event()
-        self._made = 0
         self._started = len(setting.replayed)
-        self._lines = 0
-        self._phase = ""
-        self._occurrences: Counter[str] = Counter()
         self._answers = Answers(setting.replayed)
         self._now = setting.started_at
         self._delivered = 1  # it was loaded
@@ -122,28 +116,23 @@ class ScriptSession:
             return
         try:
             self._heed(frame, tasks)
-        except Misuse as misuse:
-            self._fail(str(misuse))
-        except Diverged as diverged:
-            self._fail(f"the script diverged from what is recorded of it: {diverged}")
+        except (Misuse, Diverged) as error:
+            self._fail(str(error))
         except NotOfPrelude:
             self._fail("the script's process said what no script can have it say")
 
     def _heed(self, frame: Frame, tasks: asyncio.TaskGroup) -> None:
         match frame["t"]:
             case "call":
-                self._begin(self._call_of(frame), tasks)
+                self._begin(self._script.call(frame), tasks)
             case "items":
-                self._count_items(number_of(frame, "count"), number_of(frame, "line"))
+                self._script.items(frame)
             case "phase":
-                self._phase = printed(text_of(frame, "title"), 256)
-                self._count_line()
-                self._told.phase(self._phase)
+                self._told.phase(self._script.phase(frame))
             case "log":
-                self._count_line()
-                self._told.log(text_of(frame, "message")[:4096])
+                self._told.log(self._script.log(frame))
             case "lost":
-                self._note_lost(frame)
+                self._told.log(self._script.lost(frame))
             case "fatal":
                 raise Misuse(place(number_of(frame, "line")) + text_of(frame, "message"))
             case "idle":
@@ -156,55 +145,24 @@ class ScriptSession:
             case _:
                 raise NotOfPrelude("t")
 
-    def _call_of(self, frame: Frame) -> Call:
-        number, line = number_of(frame, "id"), number_of(frame, "line")
-        if number != self._made + 1:
-            raise NotOfPrelude("id")
-        most = self._setting.limits.max_total_agents
-        if number > most:
-            raise Misuse(f"{place(line)}agent(): the run may start at most {most:,} agents (max_total_agents)")
-        prompt, options = text_of(frame, "prompt"), object_of(frame, "options")
-        return call_of(number, line, prompt, options, self._phase, self._setting.terms, self._occurrences)
-
-    def _count_items(self, count: int, line: int) -> None:
-        most = self._setting.limits.items
-        if count > most:
-            raise Misuse(f"{place(line)}parallel() and pipeline() take at most {most:,} items a call, not {count:,}")
-
-    def _count_line(self) -> None:
-        self._lines += 1
-        if self._lines > MAX_LINES:
-            raise Misuse(f"a script may write at most {MAX_LINES:,} lines")
-
-    def _note_lost(self, frame: Frame) -> None:
-        where = f"{text_of(frame, 'where')} item {number_of(frame, 'item')}"
-        if frame["where"] == "pipeline":
-            where += f", stage {number_of(frame, 'stage')}"
-        error, line = text_of(frame, "error"), number_of(frame, "line")
-        self._count_line()
-        self._failures.add_thrown(where, self._phase, line, error)
-        self._told.log(printed(f"{where} is null: {error}" + (f" (line {line})" if line else "")))
-
     # ---- calls
 
     def _begin(self, call: Call, tasks: asyncio.TaskGroup) -> None:
-        self._made = call.number
         self._told.made(call.number)
         if not self._answers.made(call):
             return
-        running = _Running(call, self._hear)
-        self._calls[call.number] = running
+        running = self._running[call.number] = Running(call, self._hear)
         self._unchecked += 1
         running.task = tasks.create_task(self._carry(running))
 
-    async def _carry(self, running: _Running) -> None:
+    async def _carry(self, running: Running) -> None:
         call = running.call
         if not await self._is_right(call):
             return
         async with self._slots:
             key = StepKey.of_spec(call.number, call.spec)
             await run_to_end(self._setting.runner, key, call.spec, running.life.tell)
-        del self._calls[call.number]
+        del self._running[call.number]
 
     async def _is_right(self, call: Call) -> bool:
         """Whether the step may be begun. If not the run fails, also if the script has come to its end meanwhile."""
@@ -236,13 +194,13 @@ class ScriptSession:
             return
         if isinstance(event, StepStarted):
             self._started += 1
-            self._calls[call.number].is_started = True
+            self._running[call.number].is_started = True
         self._told.step(call, event)
         if isinstance(event, StepEnded):
             self._refuse_without_quota(call, event.outcome)
         if isinstance(event, StepEnded) and self._ending is None:
             budget = self._setting.budget
-            self._calls[call.number].has_ended = True
+            self._running[call.number].has_ended = True
             self._answers.ended(Ended(call.number, event.outcome, budget.spent if budget else 0))
 
     def _refuse_without_quota(self, call: Call, outcome: StepOutcome) -> None:
@@ -264,7 +222,7 @@ class ScriptSession:
                     await self._answer(await self._answers.made_again(ended), ended)
             await self._answers.until_caught_up()
         except Diverged as diverged:
-            return self._fail(f"the script diverged from what is recorded of it: {diverged}")
+            return self._fail(str(diverged))
         while True:
             due = await self._answers.next_due()
             await self._told.until_told()
@@ -316,42 +274,20 @@ class ScriptSession:
         """End what the script did not wait for, and tell what came of it all."""
         ending = self._ending
         assert ending is not None
-        for running in list(self._calls.values()):
-            self._stop(running, ending)
+        why = "the script had returned and did not wait for it" if ending.by_itself else "the run was stopped"
+        for running in list(self._running.values()):
+            if (failure := running.stop(why)) is not None:
+                self._failures.add_call(running.call, failure)
         self._is_settled = True
         self._told.settled(
             ScriptResult(
                 stop_reason=ending.stop_reason,
                 value=ending.value,
                 error=ending.error,
-                agents_started=self._made if ending.by_itself else self._started,
+                agents_started=self._script.calls if ending.by_itself else self._started,
                 failures=self._failures.told(),
             )
         )
-
-    def _stop(self, running: _Running, ending: Ending) -> None:
-        assert running.task is not None
-        running.task.cancel()
-        if running.is_started and not running.has_ended:
-            why = "the script had returned and did not wait for it" if ending.by_itself else "the run was stopped"
-            failure = StepFailure(code=FailureCode.CANCELLED, message=why)
-            self._failures.add_call(running.call, failure)
-            spec = running.call.spec
-            outcome = StepOutcome(
-                task_id=spec.task_id, agent=spec.agent, success=False, failure=failure, ended_at=datetime.now(UTC)
-            )
-            running.life.end(outcome)
-
-
-class _Running:
-    """A call whose step has not ended."""
-
-    def __init__(self, call: Call, hear: Callable[[Call, StepEvent], None]) -> None:
-        self.call = call
-        self.life = StepLife(call.spec, lambda event: hear(call, event))
-        self.task: asyncio.Task[None] | None = None
-        self.is_started = False
-        self.has_ended = False
 
 
 def _is_plain(ended: Ended) -> bool:
