@@ -22,8 +22,8 @@ from executor_node.places import Places
 from executor_node.running import Act, Home, RunningStep
 from executor_node.schemas import Schemas
 from executor_node.supervisor.client import Supervision
+from executor_node.told import Result
 from executor_node.tracing import UNTRACED, StepTrace, TracedStep
-from executor_node.workers.messages import Result
 from fanfold.errors import Aborted, InvalidArgument, NotFound, Unavailable
 from fanfold.model.node import AgentKind, NodeStatus
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEvent, StepFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from executor_node.workers.messages import MAX_TEXT, Progress
+from executor_node.told import MAX_TEXT, Progress
 from fanfold.model.step import TextWritten
 
 WINDOW_SECONDS = 0.1

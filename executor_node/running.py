@@ -12,8 +12,8 @@ from executor_node.agents import AgentDefinition
 from executor_node.clock import TurnClock
 from executor_node.progress import ProgressTeller
 from executor_node.secrets import NO_SECRETS
+from executor_node.told import Progress, Result
 from executor_node.tracing import UNTRACED, StepTrace
-from executor_node.workers.messages import Progress, Result
 from fanfold.model.step import (
     NO_USAGE,
     AgentStepSpec,

@@ -15,7 +15,8 @@ import structlog
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.llm.repair import Repair, can_mend
 from executor_node.running import RunningStep
-from executor_node.workers.messages import Result, is_longer
+from executor_node.texts import is_longer
+from executor_node.told import Result
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome
 from fanfold.schema import SchemaValidator

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from executor_node.agents import AgentDefinition
 from executor_node.agents.llm.assignment import provider_of
-from executor_node.workers.messages import Progress
+from executor_node.told import Progress
 from fanfold.model.node import AgentKind
 from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepOutcome, ToolFinished, TurnFinished
 from fanfold.model.trace import TraceContext

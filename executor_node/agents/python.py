@@ -13,9 +13,9 @@ from executor_node.agents.builtin import BUILTIN_AGENTS
 from executor_node.running import Act, RunningStep
 from executor_node.secrets import Secrets
 from executor_node.supervisor.client import Supervision
+from executor_node.told import Result
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import (
-    Result,
     Setup,
     progress_from_message,
     result_from_message,

@@ -15,8 +15,10 @@ from functools import cache
 from typing import Any
 
 from executor_node.secrets import NO_SECRETS, Secrets
+from executor_node.texts import cut
+from executor_node.told import Result
 from executor_node.workers.context import Context
-from executor_node.workers.messages import Result, checked_usage, cut
+from executor_node.workers.messages import checked_usage
 from fanfold.agent import TOLD_CODES, AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure
 

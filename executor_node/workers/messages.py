@@ -13,15 +13,16 @@ A worker also runs code that nobody reviewed, so what it says is checked here li
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from executor_node.texts import line_of, text_of
+from executor_node.told import MAX_TEXT, Progress, Result
 from executor_node.workers.frames import MAX_TEXT as MAX_TEXT_WITHIN
 from executor_node.workers.frames import Message
 from fanfold.agent import TOLD_CODES
-from fanfold.model.checks import MAX_TOKENS
+from fanfold.model.checks import MAX_LINE, MAX_NAME, MAX_TOKENS, WEEK_SECONDS
 from fanfold.model.step import (
     DEFAULT_POLICY,
     MAX_ANCHOR_BYTES,
@@ -38,20 +39,11 @@ from fanfold.model.step import (
     Usage,
 )
 
-MAX_LINE = 4096
-MAX_TEXT = 16 * 2**10
-"""Characters of text told at once; of more, the last ones are."""
-_MAX_NAME = 128
 _PROMPT_AT = 8
 """Where the prompt is in the message `run`."""
 _MAX_COUNT = 2**32 - 1
-_MAX_SECONDS = 7 * 86_400
-RETRYABLE_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED})
+_RETRYABLE_CODES = frozenset({FailureCode.AGENT_FAILED, FailureCode.CRASHED})
 """Those of the causes that agents tell where another attempt may help."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-Progress = ToolFinished | TurnFinished | TextWritten
-"""What an agent can tell while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,39 +72,6 @@ class Run:
     spec: AgentStepSpec
     assignment: Any = field(default=None, repr=False)
     """What the node's own code is told besides the spec; JSON, with secrets."""
-
-
-@dataclass(slots=True)
-class Result:
-    """What came of an agent's run, before it is made the step's outcome."""
-
-    output: str = ""
-    structured_json: str | None = None
-    """The structured value if the agent gave one, as JSON text that nobody has read yet."""
-    usage: Usage = NO_USAGE
-    source_anchors: tuple[SourceAnchor, ...] = ()
-    failure: StepFailure | None = None
-    session_id: str = ""
-    """The agent's own name for its session, if it has told one."""
-
-    @classmethod
-    def of_failure(cls, code: FailureCode, message: str, *, retryable: bool = False) -> Result:
-        """The result of a run that came to nothing."""
-        return cls(failure=StepFailure(code=code, message=message, retryable=retryable))
-
-    def within(self, max_bytes: int) -> Result:
-        """The same, or PAYLOAD_TOO_LARGE with what fits of the output if one of its texts is too large (F11)."""
-        if is_longer(self.output, max_bytes):
-            return self.too_large("output", max_bytes)
-        if self.structured_json is not None and is_longer(self.structured_json, max_bytes):
-            return self.too_large("structured value", max_bytes)
-        return self
-
-    def too_large(self, what: str, max_bytes: int) -> Result:
-        """The same, when `what` of it is larger than allowed."""
-        message = f"the agent's {what} is larger than {max_bytes:,} bytes"
-        failure = StepFailure(code=FailureCode.PAYLOAD_TOO_LARGE, message=message)
-        return replace(self, output=cut(self.output, max_bytes), structured_json=None, failure=failure)
 
 
 def is_large_run(message: Message) -> bool:
@@ -261,7 +220,7 @@ def progress_from_message(message: Message) -> Progress:
         case ["text", _, text]:
             return TextWritten(text=text_of(text))
         case ["tool", _, name, success, detail, *_]:
-            return ToolFinished(name=line_of(name)[:_MAX_NAME], success=bool(success), detail=line_of(detail))
+            return ToolFinished(name=line_of(name)[:MAX_NAME], success=bool(success), detail=line_of(detail))
         case ["turn", _, turn, usage]:
             return TurnFinished(turn=_count(turn, _MAX_COUNT), usage=_usage_from_list(usage))
     raise ValueError(f"an unknown message: {message[0]!r:.64}")
@@ -270,7 +229,7 @@ def progress_from_message(message: Message) -> Progress:
 def seconds_from_message(message: Message) -> float | None:
     """How long what one of these messages says has taken, if it says so and that makes sense."""
     seconds = message[5] if message[0] == "tool" and len(message) > 5 else None
-    return seconds if isinstance(seconds, float) and 0 <= seconds <= _MAX_SECONDS else None
+    return seconds if isinstance(seconds, float) and 0 <= seconds <= WEEK_SECONDS else None
 
 
 def text_to_message(number: int, text: str) -> Message:
@@ -280,7 +239,7 @@ def text_to_message(number: int, text: str) -> Message:
 
 def tool_to_message(number: int, name: str, success: bool, detail: str, seconds: float | None = None) -> Message:
     """The message `tool`; as `text`."""
-    return ["tool", number, name[:_MAX_NAME], success, detail[:MAX_LINE], seconds]
+    return ["tool", number, name[:MAX_NAME], success, detail[:MAX_LINE], seconds]
 
 
 def turn_to_message(number: int, turn: int, usage: Usage) -> Message:
@@ -305,37 +264,6 @@ def checked_usage(usage: object) -> Usage:
     return usage
 
 
-def text_of(value: object) -> str:
-    """The value if it is text, with U+FFFD for lone surrogates, which no other encoding carries."""
-    if type(value) is not str:
-        raise TypeError(f"text expected, not {type(value).__name__}")
-    if value.isascii():
-        return value
-    try:
-        value.encode()  # a tenth of what it takes to look for surrogates
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", value)
-    return value
-
-
-def is_longer(text: str, max_bytes: int) -> bool:
-    """Whether the text has more than so many bytes of UTF-8."""
-    # No character has more than 4, so most texts need not be encoded.
-    if len(text) * 4 <= max_bytes:
-        return False
-    return (len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))) > max_bytes
-
-
-def cut(text: str, max_bytes: int) -> str:
-    """As much of the text as fits into so many bytes of UTF-8."""
-    return text.encode(errors="surrogatepass")[:max_bytes].decode(errors="ignore")
-
-
-def line_of(value: object) -> str:
-    """The value if it is text, as one line of bounded length."""
-    return " ".join(text_of(value)[:MAX_LINE].split())
-
-
 def _usage_to_list(usage: Usage) -> list[int]:
     return [usage.input_tokens, usage.output_tokens, usage.requests]
 
@@ -348,7 +276,7 @@ def _usage_from_list(fields: Sequence[object]) -> Usage:
 
 def _anchor_from_list(fields: Sequence[object]) -> SourceAnchor:
     tool, url_or_path, lines = map(text_of, fields)
-    if len(tool) > _MAX_NAME or len(url_or_path) > MAX_ANCHOR_BYTES or len(lines) > _MAX_NAME:
+    if len(tool) > MAX_NAME or len(url_or_path) > MAX_ANCHOR_BYTES or len(lines) > MAX_NAME:
         raise ValueError("an anchor larger than the limit")
     return SourceAnchor(tool=tool, url_or_path=url_or_path, lines=lines)
 
@@ -358,7 +286,7 @@ def _failure_from_list(fields: Sequence[object]) -> StepFailure:
     code = FailureCode(text_of(told))
     if code not in TOLD_CODES:
         code = FailureCode.CRASHED
-    may_be_retried = bool(retryable) and code in RETRYABLE_CODES
+    may_be_retried = bool(retryable) and code in _RETRYABLE_CODES
     return StepFailure(code=code, message=text_of(message)[:MAX_LINE], retryable=may_be_retried)
 
 

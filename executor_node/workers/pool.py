@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from executor_node.admission import Limits
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
+from executor_node.told import Result
 from executor_node.workers.frames import Message
 from executor_node.workers.messages import (
-    Result,
     Setup,
     ask_from_message,
     progress_from_message,

@@ -59,16 +59,17 @@ MAX_LINE = 4096
 MAX_IDENTIFIER = 256
 MAX_NAME = 128
 
+# Field types, by what they accept.
+
 Text = Annotated[str, Exact()]
 RequiredText = Annotated[str, Exact(), MinLen(1)]
 Line = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_LINE), OneLine]
 Identifier = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_IDENTIFIER), OneLine]
 OptionalIdentifier = Annotated[str, Exact(), MaxLen(MAX_IDENTIFIER), OneLine]
 Name = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_NAME), OneLine]
-Label = Annotated[str, Exact(), MaxLen(128), OneLine]
+Label = Annotated[str, Exact(), MaxLen(MAX_NAME), OneLine]
 WorkflowId = Annotated[str, Exact(), MinLen(1), MaxLen(MAX_NAME), OneLine]
 Seconds = Annotated[float, Exact(), Gt(0), Le(WEEK_SECONDS), WholeMilliseconds]
 Count = Annotated[int, Exact(), Ge(0), Le(2**32 - 1)]
 Tokens = Annotated[int, Exact(), Ge(0), Le(MAX_TOKENS)]
 Flag = Annotated[bool, Exact()]
-# Field types, by what they accept.

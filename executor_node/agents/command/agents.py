@@ -27,7 +27,7 @@ from executor_node.running import RunningStep
 from executor_node.secrets import Secrets
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.protocol import Launch
-from executor_node.workers.messages import Result
+from executor_node.told import Result
 from fanfold.agent import AgentFailed
 from fanfold.model.node import HeldBack
 from fanfold.model.step import FailureCode, StepFailure

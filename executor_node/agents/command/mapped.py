@@ -8,7 +8,7 @@ from typing import Any
 
 from executor_node.agents.command.definition import EventRule
 from executor_node.agents.command.report import Report, tokens
-from executor_node.workers.messages import line_of
+from executor_node.texts import line_of
 from fanfold.model.step import NO_USAGE, FailureCode, StepFailure, Usage
 
 _NOWHERE = object()

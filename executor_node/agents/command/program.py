@@ -13,7 +13,7 @@ from executor_node.secrets import NO_SECRETS, Secrets
 from executor_node.supervisor.client import ProcessTree, Supervision, describe_exit
 from executor_node.supervisor.pipe import Pipe, Tail
 from executor_node.supervisor.protocol import Launch, write_memory_file
-from executor_node.workers.messages import Result
+from executor_node.told import Result
 from fanfold.model.step import FailureCode, StepFailure
 
 _TAIL_BYTES = 2048

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from executor_node.agents.command.report import Report
-from executor_node.workers.messages import Result
+from executor_node.told import Result
 
 MAX_VALUE_BYTES = 4 * 2**20
 """A larger text is not read as JSON: the node's other steps would have to wait for seconds."""

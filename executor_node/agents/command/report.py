@@ -9,7 +9,8 @@ from typing import Any
 
 from executor_node.agents.command.failures import failure_of
 from executor_node.secrets import NO_SECRETS, Secrets
-from executor_node.workers.messages import MAX_LINE, Progress, Result, line_of, text_of
+from executor_node.texts import line_of, text_of
+from executor_node.told import Progress, Result
 from fanfold.anchors import Anchors
 from fanfold.model.checks import MAX_IDENTIFIER, MAX_NAME, MAX_TOKENS
 from fanfold.model.step import NO_USAGE, StepFailure, TextWritten, ToolFinished, TurnFinished, Usage
@@ -78,7 +79,7 @@ class Report:
     def tool(self, name: object, *, success: bool = True, detail: object = "") -> None:
         """A tool call has finished."""
         named = line_of(name)[:MAX_NAME] if isinstance(name, str) else ""
-        told = line_of(detail)[:MAX_LINE] if isinstance(detail, str) else ""
+        told = line_of(detail) if isinstance(detail, str) else ""
         self._tell(ToolFinished(name=named or _UNNAMED, success=success, detail=told))
 
     def read(self, tool: object, source: object, lines: str = "") -> None:

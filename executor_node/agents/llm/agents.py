@@ -27,8 +27,9 @@ from executor_node.agents.llm.assignment import assign
 from executor_node.agents.llm.gates import Gate, Gates
 from executor_node.running import RunningStep
 from executor_node.supervisor.client import Supervision
+from executor_node.told import Result
 from executor_node.tracing import LIMITED
-from executor_node.workers.messages import Result, Setup
+from executor_node.workers.messages import Setup
 from executor_node.workers.pool import SharedStep, SharedWorkers
 from fanfold.model.node import AgentKind, HeldBack, Isolation
 from fanfold.model.step import FailureCode

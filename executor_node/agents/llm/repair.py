@@ -9,7 +9,7 @@ from executor_node.agents import AgentDefinition
 from executor_node.agents.llm.agents import LlmAgents
 from executor_node.agents.llm.definition import MAX_REPAIRS
 from executor_node.running import RunningStep
-from executor_node.workers.messages import Result
+from executor_node.told import Result
 from fanfold.model.node import AgentKind, Isolation
 from fanfold.model.step import (
     FailureCode,

@@ -18,7 +18,7 @@ from executor_node.agents.command.failures import failure_of
 from executor_node.agents.command.presets import CODING_AGENTS
 from executor_node.agents.command.readers import Lines
 from executor_node.agents.command.report import Report
-from executor_node.workers.messages import Progress, Result
+from executor_node.told import Progress, Result
 from fanfold.model.node import AgentKind
 from fanfold.model.step import (
     AgentStepSpec,

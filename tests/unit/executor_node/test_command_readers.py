@@ -10,7 +10,7 @@ import pytest
 from executor_node.agents.command.own import OwnForm
 from executor_node.agents.command.readers import MAX_VALUE_BYTES, Lines, OneValue, Reader
 from executor_node.agents.command.report import Report
-from executor_node.workers.messages import Progress
+from executor_node.told import Progress
 from fanfold.model.step import TextWritten
 
 MOST = 2 * MAX_VALUE_BYTES

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from executor_node.progress import MAX_EVENTS_A_WINDOW, WINDOW_SECONDS, ProgressTeller
-from executor_node.workers.messages import MAX_TEXT, Progress
+from executor_node.told import MAX_TEXT, Progress
 from fanfold.model.step import TextWritten, ToolFinished
 
 

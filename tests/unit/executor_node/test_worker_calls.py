@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from executor_node.told import Result
 from executor_node.workers.calls import load, load_async, result_of, result_of_error
 from executor_node.workers.context import Context
 from executor_node.workers.frames import FrameReader, frame_of
-from executor_node.workers.messages import Result, Setup, result_from_message, result_to_message
+from executor_node.workers.messages import Setup, result_from_message, result_to_message
 from fanfold.agent import AgentFailed, AgentResult
 from fanfold.model.step import FailureCode, StepFailure, Usage
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
+from executor_node.told import MAX_TEXT, Result
 from executor_node.workers.context import Context
 from executor_node.workers.frames import frame_of
 from executor_node.workers.messages import (
-    MAX_LINE,
-    MAX_TEXT,
-    Result,
     Setup,
     progress_from_message,
     result_from_message,
@@ -23,6 +21,7 @@ from executor_node.workers.messages import (
     setup_to_message,
     turn_to_message,
 )
+from fanfold.model.checks import MAX_LINE
 from fanfold.model.step import (
     MAX_ANCHOR_BYTES,
     NO_USAGE,
