@@ -23,6 +23,12 @@ class Fenced(Aborted):
     default_reason = "RUN_MOVED"
 
 
+class NameTaken(Aborted):
+    """Another coordinator has this one's name by now."""
+
+    default_reason = "NAME_TAKEN"
+
+
 class JournalFailed(Unavailable):
     """The journal cannot be read or written; its coordinator's log says why."""
 
@@ -37,10 +43,20 @@ class PayloadGone(JournalFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A coordinator by its name, and where others reach it, as host:port."""
+    """A coordinator by its name, and where others reach it, as host:port. `life` tells processes of one name apart."""
 
     name: str
     address: str
+    life: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namesake:
+    """The life of a coordinator that has a name, until then unless it says once more that it is there."""
+
+    life: str
+    address: str
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,12 +239,26 @@ class Journal(Protocol):
         """Note which job in the registry a detached run is (C31). Raises Fenced as `append`."""
         ...
 
-    async def renew(self, holder: str, lease: float) -> Sequence[Held]:
-        """Renew every lease of this holder, for `lease` seconds from now; gives the runs it holds.
+    async def take_name(self, holder: Holder, lease: float) -> Namesake | None:
+        """Have the holder's name for `lease` seconds from now; else who has it.
+
+        A name belongs to one life of a coordinator at a time, and so do the runs that are held by it.
+        """
+        ...
+
+    async def drop_name(self, holder: Holder) -> None:
+        """Leave the name to the coordinator's next life. Does nothing if this one does not have it."""
+        ...
+
+    async def renew(self, holder: Holder, lease: float) -> Sequence[Held]:
+        """Renew the holder's name and every lease of it, for `lease` seconds from now; gives the runs it holds.
 
         Also of runs whose lease is over, as after an outage of the journal, as long as nobody has claimed them: nobody
         else can have done anything for them meanwhile. Runs that are accepted or claimed during the call may be missing
         from the answer.
+
+        Raises:
+            NameTaken: another life has the name; nothing was renewed.
         """
         ...
 

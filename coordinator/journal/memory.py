@@ -17,12 +17,13 @@ from coordinator.journal.journal import (
     Holder,
     KeptRun,
     Listener,
+    Namesake,
     NewRun,
     Record,
     Retention,
     RunFilter,
 )
-from coordinator.journal.rules import frees_request, held, is_repeated, refuse_misfit, workflow_held
+from coordinator.journal.rules import frees_request, held, is_repeated, name_taken, refuse_misfit, workflow_held
 from fanfold.model.run import Run, RunState
 from fanfold.sql.instants import instant, micros, moment, seconds
 
@@ -84,6 +85,7 @@ class MemoryJournal:
         self._clock = clock
         self._runs: dict[str, _Kept] = {}
         self._workflows: dict[tuple[str, str], _Workflow] = {}
+        self._names: dict[str, Namesake] = {}
 
     async def accept(self, new: NewRun, holder: Holder, lease: float) -> KeptRun:
         """Keep a new run, or give the one that is kept for it."""
@@ -152,11 +154,29 @@ class MemoryJournal:
         kept = held(self._runs.get(run_id), epoch)
         kept.run = replace(kept.run, job_id=job_id)
 
-    async def renew(self, holder: str, lease: float) -> Sequence[Held]:
+    async def take_name(self, holder: Holder, lease: float) -> Namesake | None:
+        """Have a name."""
+        now = self._now()
+        namesake = self._names.get(holder.name)
+        if namesake is not None and namesake.life != holder.life and instant(namesake.until) > now:
+            return namesake
+        until = moment(now + micros(lease))
+        self._names[holder.name] = Namesake(life=holder.life, address=holder.address, until=until)
+        return None
+
+    async def drop_name(self, holder: Holder) -> None:
+        """Leave a name to others."""
+        namesake = self._names.get(holder.name)
+        if namesake is not None and namesake.life == holder.life:
+            del self._names[holder.name]
+
+    async def renew(self, holder: Holder, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
+        if (namesake := await self.take_name(holder, lease)) is not None:
+            raise name_taken(holder, namesake)
         now = self._now()
         held = (kept for kept in self._runs.values() if kept.lease_until is not None)
-        mine = [kept for kept in held if kept.holder.name == holder]
+        mine = [kept for kept in held if kept.holder.name == holder.name]
         for kept in mine:
             kept.lease_until = now + micros(lease)
         return [Held(run_id=kept.run.run_id, epoch=kept.epoch, cancel_reason=kept.cancel_reason) for kept in mine]

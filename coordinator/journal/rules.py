@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from coordinator.journal.journal import Append, Fenced
+from coordinator.journal.journal import Append, Fenced, Holder, Namesake, NameTaken
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import Run, RunState
 
@@ -62,3 +62,9 @@ def workflow_held(workflow_id: str, run_id: str, since: datetime) -> Aborted:
     return Aborted(
         f"workflow {workflow_id!r} is held by {run_id} since {since:%Y-%m-%d %H:%M:%S} UTC", reason="WORKFLOW_HELD"
     )
+
+
+def name_taken(holder: Holder, namesake: Namesake) -> NameTaken:
+    """What a coordinator is told whose name another life has."""
+    at = f" at {namesake.address}" if namesake.address else ""
+    return NameTaken(f"the coordinator{at} is called {holder.name!r} now (name)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,10 +21,12 @@ from coordinator.journal.journal import (
     Claim,
     Entry,
     Fenced,
+    Held,
     Holder,
     Journal,
     JournalFailed,
     KeptRun,
+    NameTaken,
     NewRun,
     PayloadGone,
     Retention,
@@ -32,6 +35,7 @@ from coordinator.runs.detached import Jobs, RunJob
 from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.leases import Leases, Times
 from coordinator.runs.looking import Looking
+from coordinator.runs.name import take_name
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
 from fanfold.errors import DRAINING, Aborted, FanfoldError, Unavailable
@@ -59,7 +63,8 @@ class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
     `address` is where other coordinators reach this one, `jobs` where detached runs are registered; `counts` counts
-    what becomes of runs. An async context manager; leaving it lets every run go.
+    what becomes of runs. An async context manager: entering it takes the name, and raises as `take_name`; leaving it
+    lets every run go.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Holding:
         self.times = times
         self.address = ""
         self._name = name
+        self._life = uuid.uuid4().hex
         self._retention = retention
         self._jobs = jobs
         self.counts = counts or Counts()
@@ -88,8 +94,11 @@ class Holding:
         """Until when runs are left to those who held them when the journal was last away."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
+        self._has_name = False
 
     async def __aenter__(self) -> Self:
+        await take_name(self.journal, self.holder, self.times)
+        self._has_name = True
         await self._tasks.__aenter__()
         return self
 
@@ -104,7 +113,7 @@ class Holding:
     @property
     def holder(self) -> Holder:
         """The coordinator itself."""
-        return Holder(name=self._name, address=self.address)
+        return Holder(name=self._name, address=self.address, life=self._life)
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -149,7 +158,10 @@ class Holding:
         self._tasks.create_task(self._carry_out(run))
 
     async def keep(self, resume: Resume) -> None:
-        """Renew leases, claim runs, and sweep what is old, until cancelled."""
+        """Renew leases, claim runs, and sweep what is old, until cancelled.
+
+        Raises NameTaken when another coordinator has the name of this one, whose runs are left to it then.
+        """
         listening = self.journal.listen(self._looking)
         async with background(listening, self._claim_for_ever(resume), self._sweep_for_ever(), self._watch_leases()):
             await self._renew_for_ever()
@@ -162,6 +174,9 @@ class Holding:
             run.move(moved)
         for run in list(self):
             await run.until_gone()
+        self._has_name = False
+        with suppress(JournalFailed):
+            await self.journal.drop_name(self.holder)
 
     async def _resume(self, kept: KeptRun, asked_at: float, resume: Resume) -> None:
         run_id = kept.run.run_id
@@ -268,6 +283,8 @@ class Holding:
         pause = self.times.renewal
         while True:
             await self._looking.until_renewal(pause)
+            if not self._has_name:
+                return
             asked_at = time.monotonic()
             try:
                 await self._renew()
@@ -286,7 +303,7 @@ class Holding:
     async def _renew(self) -> None:
         asked_at = time.monotonic()
         before = dict(self._runs)
-        for mine in await self.journal.renew(self._name, self.times.lease):
+        for mine in await self._renewed():
             run = self._runs.get(mine.run_id)
             if run is not None and run.kept.epoch == mine.epoch:
                 before.pop(mine.run_id, None)
@@ -302,6 +319,17 @@ class Holding:
                 self._tasks.create_task(self._let_go(mine.run_id, mine.epoch))  # what is held is renewed meanwhile
         for lost in before.values():
             lost.move(Fenced("another coordinator has taken the run over"))
+
+    async def _renewed(self) -> Sequence[Held]:
+        try:
+            return await self.journal.renew(self.holder, self.times.lease)
+        except NameTaken as error:
+            _log.error("this coordinator stops: another one has its name", why=error.message)
+            for run in self:
+                run.move(Fenced(error.message))
+            for run in list(self):
+                await run.until_gone()
+            raise
 
     async def _watch_leases(self) -> None:
         """Leave runs that nobody knows how they stand, as their leases could not be renewed for long (F5)."""
@@ -347,7 +375,7 @@ class Holding:
         """Those of the runs whose leases could be renewed; the others are nobody's soon."""
         held: set[tuple[str, int]] = set()
         try:
-            held = {(mine.run_id, mine.epoch) for mine in await self.journal.renew(self._name, self.times.lease)}
+            held = {(mine.run_id, mine.epoch) for mine in await self._renewed()}
         finally:
             lost = [kept.run.run_id for kept in claimed if (kept.run.run_id, kept.epoch) not in held]
             self._beginning.difference_update(lost)

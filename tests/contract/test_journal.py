@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal.journal import Claim, Fenced, Journal, KeptRun, Retention, RunFilter
+from coordinator.journal.journal import Claim, Fenced, Journal, KeptRun, NameTaken, Retention, RunFilter
 from coordinator.journal.memory import MemoryJournal
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
@@ -233,7 +233,7 @@ async def test_a_run_that_has_ended_is_nobodys_and_takes_nothing_more(journal: J
         await journal.use_node("r", 1, "node-1")
     await journal.ask_to_cancel("r", "too late")
     await journal.let_go("r", 1)
-    assert list(await journal.renew("here", LONG)) == []
+    assert list(await journal.renew(HERE, LONG)) == []
     assert list(await journal.claim(THERE, LONG)) == []
     assert await journal.find("r") == kept
     assert list(await journal.entries("r", 1)) == events(1, 1)
@@ -464,12 +464,69 @@ async def test_a_renewal_is_of_all_of_a_holders_leases_and_of_no_others(journal:
     await journal.accept(new_run("mine"), HERE, 10.0)
     await journal.accept(new_run("mine too"), HERE, 10.0)
     await journal.accept(new_run("theirs"), THERE, 10.0)
-    held = await journal.renew("here", LONG)
+    held = await journal.renew(HERE, LONG)
     assert {(it.run_id, it.epoch, it.cancel_reason) for it in held} == {("mine", 1, None), ("mine too", 1, None)}
     left = {name: kept.lease_left for name in ("mine", "mine too", "theirs") if (kept := await journal.find(name))}
     assert left["mine"] > LONG - 10
     assert left["mine too"] > LONG - 10
     assert left["theirs"] <= 10.0
+
+
+TWIN = replace(HERE, address="127.0.0.1:7402", life="another")
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_a_name_belongs_to_one_life_of_a_coordinator_until_it_is_over_or_dropped(journal: Journal) -> None:
+    assert await journal.take_name(HERE, LONG) is None
+    assert await journal.take_name(HERE, LONG) is None, "it is its own"
+    assert await journal.take_name(THERE, LONG) is None, "this is another name"
+    first = await journal.take_name(TWIN, LONG)
+    assert first is not None
+    assert (first.life, first.address) == (HERE.life, HERE.address)
+    assert await journal.take_name(TWIN, LONG) == first
+    await journal.drop_name(TWIN)
+    assert await journal.take_name(TWIN, LONG) == first, "it was not its to drop"
+    await journal.renew(HERE, LONG)
+    renewed = await journal.take_name(TWIN, LONG)
+    assert renewed is not None
+    assert renewed.until > first.until
+    await journal.drop_name(HERE)
+    assert await journal.take_name(TWIN, OVER) is None
+    assert await journal.take_name(HERE, LONG) is None, "the lease of the other was over"
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_runs_are_not_renewed_for_a_life_that_does_not_have_their_holders_name(journal: Journal) -> None:
+    await journal.accept(new_run("r"), HERE, 10.0)
+    await journal.renew(HERE, 10.0)
+    with pytest.raises(NameTaken, match=HERE.address):
+        await journal.renew(TWIN, LONG)
+    kept = await journal.find("r")
+    assert kept is not None
+    assert kept.lease_left <= 10.0, "it was renewed all the same"
+    await journal.drop_name(HERE)
+    assert [it.run_id for it in await journal.renew(TWIN, LONG)] == ["r"]
+    with pytest.raises(NameTaken, match=TWIN.address):
+        await journal.renew(HERE, LONG)
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_of_many_lives_that_want_a_name_at_once_one_has_it(journal: Journal) -> None:
+    lives = [replace(HERE, life=f"life {number}") for number in range(8)]
+    taken = await asyncio.gather(*(journal.take_name(life, LONG) for life in lives))
+    (first,) = [life.life for life, namesake in zip(lives, taken, strict=True) if namesake is None]
+    assert {namesake.life for namesake in taken if namesake is not None} == {first}
+
+
+@pytest.mark.contract("C39")
+async def test_a_name_that_nobody_has_any_more_is_forgotten(journal: Journal) -> None:
+    await journal.take_name(HERE, LONG)
+    await journal.take_name(THERE, OVER)
+    await journal.sweep(KEEP_ALL)
+    namesake = await journal.take_name(TWIN, LONG)
+    assert namesake is not None
+    assert namesake.life == HERE.life
+    assert list(await journal.renew(THERE, LONG)) == [], "who was only late has its name again"
 
 
 @pytest.mark.contract("F5")
@@ -481,14 +538,14 @@ async def test_a_lease_that_is_over_is_renewed_unless_somebody_has_claimed_the_r
         return kept is not None and kept.lease_left < 0
 
     for renewed in (LONG, 0.1):
-        assert [it.run_id for it in await journal.renew("here", 0.1)] == ["r"]
+        assert [it.run_id for it in await journal.renew(HERE, 0.1)] == ["r"]
         await eventually(is_over, "the lease is over")
-        assert [(it.run_id, it.epoch) for it in await journal.renew("here", renewed)] == [("r", 1)]
+        assert [(it.run_id, it.epoch) for it in await journal.renew(HERE, renewed)] == [("r", 1)]
         if renewed == LONG:
             assert list(await journal.claim(THERE, LONG)) == []
     await eventually(is_over, "the lease is over")
     assert [(it.run.run_id, it.epoch) for it in await journal.claim(THERE, LONG)] == [("r", 2)]
-    assert list(await journal.renew("here", LONG)) == []
+    assert list(await journal.renew(HERE, LONG)) == []
 
 
 @pytest.mark.contract("C19")
@@ -520,8 +577,8 @@ async def test_only_a_run_that_nobody_holds_is_claimed_and_gets_its_next_epoch(j
     assert over.held_since >= before.held_since
     assert (over.request_id, over.run.created_at) == ("q", before.run.created_at)
     assert list(await journal.claim(HERE, LONG)) == []
-    assert {it.run_id for it in await journal.renew("here", LONG)} == {"held"}
-    assert {(it.run_id, it.epoch) for it in await journal.renew("there", LONG)} == {("over", 2), ("let go", 2)}
+    assert {it.run_id for it in await journal.renew(HERE, LONG)} == {"held"}
+    assert {(it.run_id, it.epoch) for it in await journal.renew(THERE, LONG)} == {("over", 2), ("let go", 2)}
 
 
 @pytest.mark.contract("C19", "C31")
@@ -591,7 +648,7 @@ async def test_a_run_that_was_let_go_is_nobodys_until_it_is_claimed(journal: Jou
     kept = await journal.find("r")
     assert kept is not None
     assert (kept.holder.name, kept.lease_left, kept.epoch, kept.run.coordinator) == ("", 0.0, 1, "here")
-    assert list(await journal.renew("here", LONG)) == []
+    assert list(await journal.renew(HERE, LONG)) == []
 
 
 @pytest.mark.contract("C27")
@@ -600,7 +657,7 @@ async def test_the_first_reason_to_cancel_is_kept_and_told_to_whoever_holds_the_
     await journal.accept(new_run("other"), HERE, LONG)
     await journal.ask_to_cancel("r", "first")
     await journal.ask_to_cancel("r", "second")
-    told = {it.run_id: it.cancel_reason for it in await journal.renew("here", LONG)}
+    told = {it.run_id: it.cancel_reason for it in await journal.renew(HERE, LONG)}
     assert told == {"r": "first", "other": None}
     assert (await found(journal, "r")).cancel_reason == "first"
     await journal.let_go("r", 1)
@@ -612,7 +669,7 @@ async def test_an_empty_reason_to_cancel_is_a_reason(journal: Journal) -> None:
     await journal.accept(new_run("r"), HERE, LONG)
     await journal.ask_to_cancel("r", "")
     await journal.ask_to_cancel("r", "second")
-    assert [it.cancel_reason for it in await journal.renew("here", LONG)] == [""]
+    assert [it.cancel_reason for it in await journal.renew(HERE, LONG)] == [""]
 
 
 # Lists.

@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
     def renew(self, holder: Holder, lease: float) -> None:
         """With a lease that is over at once: all leases of the holder expire. Those that are over go on."""
         mine = {run_id: modelled for run_id, modelled in self.model.items() if modelled.holder == holder}
-        held = self.do(self.journal.renew(holder.name, lease))
+        held = self.do(self.journal.renew(holder, lease))
         assert {it.run_id: it.epoch for it in held} == {run_id: modelled.epoch for run_id, modelled in mine.items()}
         for modelled in mine.values():
             modelled.is_over = not lease

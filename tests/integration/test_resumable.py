@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fanfold import Mesh
+from fanfold.cli.child import Child
 from fanfold.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from fanfold.model.step import StepEnded, StepEvent, StepStarted
 from fanfold.sdk.parallel import ParallelRun
@@ -96,6 +97,25 @@ async def test_a_run_goes_on_with_the_same_coordinator_when_that_is_back(tmp_pat
         assert run.waiting_on == ""
     assert all(outcome.success for outcome in result)
     assert {name: ran(up.workspace)[name] for name in recorded} == dict.fromkeys(recorded, 1)
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_a_second_coordinator_of_one_name_is_refused_and_disturbs_no_run(tmp_path: Path) -> None:
+    async with coordinators(tmp_path, 1) as up, Mesh(up.servers) as mesh:
+        run = mesh.parallel_resumable(noted(20, held_from=8), "release-audit")
+        task = await begun(run)
+        file, log = tmp_path / "twin.yaml", tmp_path / "twin.log"
+        file.write_text((tmp_path / "c1.yaml").read_text())
+        twin = await Child.start("twin", ["coordinator", "--config", str(file)], log=log)
+        with pytest.raises(FailedPrecondition):
+            await twin.wait_until_ready()
+        said = " ".join(log.read_text().split())
+        assert f"name: the coordinator at {up.of('c1').address} is called 'c1' too" in said
+        assert "Traceback" not in said
+        (up.workspace / "go").touch()
+        assert all(outcome.success for outcome in await asyncio.wait_for(task, 60))
+        assert ran(up.workspace) == Counter(f"s{n}" for n in range(20))
+        assert "run let go" not in up.of("c1").log.read_text()
 
 
 @pytest.mark.contract("C42")

@@ -218,7 +218,7 @@ async def test_a_journal_of_a_newer_release_is_refused_and_left_as_it_is(tmp_pat
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.commit()
         before = list(connection.iterdump())
-    with pytest.raises(FailedPrecondition, match=r"newer release \(schema 9999; this one knows 0001\)"):
+    with pytest.raises(FailedPrecondition, match=r"newer release \(schema 9999; this one knows 0002\)"):
         async with sqlite_journal(tmp_path):
             pass
     with closing(sqlite3.connect(path)) as connection:

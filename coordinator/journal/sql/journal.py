@@ -21,6 +21,7 @@ from coordinator.journal.journal import (
     Holder,
     KeptRun,
     Listener,
+    Namesake,
     NewRun,
     PayloadGone,
     Record,
@@ -95,7 +96,15 @@ class SqlJournal:
         """Note a run's job."""
         await self._write(run_id, partial(writes.set_job, run_id=run_id, epoch=epoch, job_id=job_id))
 
-    async def renew(self, holder: str, lease: float) -> Sequence[Held]:
+    async def take_name(self, holder: Holder, lease: float) -> Namesake | None:
+        """Have a name."""
+        return await self._access.write(partial(writes.take_name, holder=holder, lease=lease), urgent=True)
+
+    async def drop_name(self, holder: Holder) -> None:
+        """Leave a name to others."""
+        await self._access.write(partial(writes.drop_name, holder=holder))
+
+    async def renew(self, holder: Holder, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
         return await self._access.write(partial(writes.renew, holder=holder, lease=lease), urgent=True)
 

@@ -7,5 +7,5 @@ from fanfold.sql.database import Contents
 
 JOURNAL = Contents("journal", JournalFailed)
 
-SCHEMA = "0001"
+SCHEMA = "0002"
 """The schema that this release knows: the latest of the migrations."""

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, select, union_all, u
 from coordinator.journal.journal import Retention
 from coordinator.journal.sql.objects import Objects
 from coordinator.journal.sql.tables import (
+    coordinators,
     event_segments,
     goes_on,
     has_ended,
@@ -44,10 +45,16 @@ async def sweep(access: Access, objects: Objects, retention: Retention) -> int:
     for owner, workflow_id in await access.read(partial(_stale_workflows, retention=retention)):
         forget = partial(_forget_if_stale, owner=owner, workflow_id=workflow_id, retention=retention)
         await objects.discard(await access.write(forget))
+    await access.write(_forget_names)
     old = await objects.older_than(ORPHAN_AGE)
     if old:
         await objects.discard(old - await access.read(_objects_referred_to))
     return len(surplus)
+
+
+def _forget_names(transaction: Transaction) -> None:
+    """Forget coordinators that are not there any more."""
+    transaction.connection.execute(delete(coordinators).where(coordinators.c.until <= transaction.now))
 
 
 async def _delete_events(access: Access, objects: Objects, run_id: str) -> None:

@@ -89,6 +89,16 @@ record_segments = Table(
 )
 """Records that were written together; of those with one key the latest holds."""
 
+coordinators = Table(
+    "coordinators",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("life", Words, nullable=False),
+    Column("address", Words, nullable=False),
+    Column("until", BigInteger, nullable=False),
+)
+"""Which life of a coordinator has a name, and until when unless it renews that."""
+
 identity = Table("identity", metadata, Column("journal_id", Words, primary_key=True))
 """One row: what tells this journal's objects from those of others in the same store."""
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, or_, select, update
 
-from coordinator.journal.journal import Append, Claim, Held, Holder, KeptRun, NewRun
-from coordinator.journal.rules import frees_request, held, is_repeated, refuse_misfit, workflow_held
+from coordinator.journal.journal import Append, Claim, Held, Holder, KeptRun, Namesake, NewRun
+from coordinator.journal.rules import frees_request, held, is_repeated, name_taken, refuse_misfit, workflow_held
 from coordinator.journal.sql.notices import tell_cancel, tell_let_go
 from coordinator.journal.sql.rows import NOBODY, append_columns, holding, kept_run, new_row
 from coordinator.journal.sql.segments import EventSegment, Segment
 from coordinator.journal.sql.tables import (
+    coordinators,
     event_segments,
     goes_on,
     has_object,
@@ -97,9 +98,33 @@ def set_job(transaction: Transaction, run_id: str, epoch: int, job_id: str) -> N
     transaction.connection.execute(_UPDATE, {"this_run": run_id, "job_id": job_id})
 
 
-def renew(transaction: Transaction, holder: str, lease: float) -> Sequence[Held]:
+def take_name(transaction: Transaction, holder: Holder, lease: float) -> Namesake | None:
+    """Have a name, if no other life of the coordinator does; else who has it."""
+    connection, now = transaction.connection, transaction.now
+    its_name = coordinators.c.name == holder.name
+    taken = {"life": holder.life, "address": holder.address, "until": now + micros(lease)}
+    is_free = or_(coordinators.c.life == holder.life, coordinators.c.until <= now)
+    if connection.execute(update(coordinators).where(its_name, is_free).values(taken)).rowcount:
+        return None
+    exclude(connection)
+    row = connection.execute(select(coordinators).where(its_name)).one_or_none()
+    if row is not None:
+        return Namesake(life=row.life, address=row.address, until=moment(row.until))
+    connection.execute(insert(coordinators), {"name": holder.name, **taken})
+    return None
+
+
+def drop_name(transaction: Transaction, holder: Holder) -> None:
+    """Leave a name to the next life of the coordinator."""
+    mine = and_(coordinators.c.name == holder.name, coordinators.c.life == holder.life)
+    transaction.connection.execute(delete(coordinators).where(mine))
+
+
+def renew(transaction: Transaction, holder: Holder, lease: float) -> Sequence[Held]:
     """Renew all leases of a holder, also those that are over."""
-    mine = update(runs).where(goes_on, runs.c.holder == holder, runs.c.lease_until != NOBODY)
+    if (namesake := take_name(transaction, holder, lease)) is not None:
+        raise name_taken(holder, namesake)
+    mine = update(runs).where(goes_on, runs.c.holder == holder.name, runs.c.lease_until != NOBODY)
     renewed = mine.values(lease_until=transaction.now + micros(lease))
     rows = transaction.connection.execute(renewed.returning(runs.c.run_id, runs.c.epoch, runs.c.cancel_reason))
     return [Held(run_id=row.run_id, epoch=row.epoch, cancel_reason=row.cancel_reason) for row in rows]

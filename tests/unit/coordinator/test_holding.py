@@ -88,7 +88,7 @@ async def test_leases_are_renewed_while_runs_that_nobody_carries_out_are_let_go(
         async def let_go(self, run_id: str, epoch: int) -> None:
             await is_over.wait()
 
-        async def renew(self, holder: str, lease: float) -> Sequence[Held]:
+        async def renew(self, holder: Holder, lease: float) -> Sequence[Held]:
             nonlocal renewals
             renewals += 1
             return await super().renew(holder, lease)
