@@ -70,9 +70,9 @@ and renewals; files that cannot be read, certificates that have expired, keys th
 addresses that are none. It starts nothing, asks nobody and writes nothing. Exit code 0: nothing is wrong; 2: something
 is. A service that is started all the same refuses what cannot work, and tells contradictions in its log.
 
-Some settings have to go with those of other services, as nodes' graces with their coordinators' leases. The files of
-all can be checked together, each for itself and then with one another:
-`fanfold config check --coordinator FILE --node FILE --job-registry FILE`.
+Some settings have to go with those of other services, as nodes' graces with their coordinators' leases, and the names
+of coordinators on one journal. The files of all can be checked together, each for itself and then with one another:
+`fanfold config check --coordinator FILE --node FILE --job-registry FILE`, with any number of coordinators and nodes.
 
 `fanfold config show SERVICE` prints every setting as it would hold, as YAML that can be given as FILE, and beside each
 the file and line, the variable or `default`. `fanfold config show client` shows what holds for clients.

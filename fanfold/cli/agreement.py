@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
 from fanfold.errors import FieldViolation
 from job_registry.config import JobRegistryConfig
+
+
+def disagreements_of_coordinator(one: CoordinatorConfig, other: CoordinatorConfig) -> Iterator[FieldViolation]:
+    """What of a coordinator's settings does not go with another's on the same journal (C18)."""
+    if not one.journal.is_set or _place_of(one) != _place_of(other):
+        return
+    if one.name == other.name:
+        yield FieldViolation("name", f"must not be another coordinator's on the same journal, as {one.name!r} is")
+    if one.journal.outage != other.journal.outage:
+        yield FieldViolation(
+            "journal.outage", f"must be that of the other coordinators on the same journal, {other.journal.outage:g} s"
+        )
+
+
+def _place_of(coordinator: CoordinatorConfig) -> tuple[str, str]:
+    journal = coordinator.journal
+    return journal.url, str(Path(journal.path).resolve()) if journal.path else ""
 
 
 def disagreements_of_node(node: ExecutorNodeConfig, coordinator: CoordinatorConfig) -> Iterator[FieldViolation]:

@@ -33,24 +33,30 @@ def check(service: ServiceSettings[Any], more: Sequence[FieldViolation] = ()) ->
     return not wrong
 
 
-def check_together(coordinator: Path, nodes: Sequence[Path], registry: Path | None) -> bool:
+def check_together(coordinators: Sequence[Path], nodes: Sequence[Path], registry: Path | None) -> bool:
     """Say everything that is wrong with the settings of several services, and between them, below the name of each.
 
     Returns whether nothing is. Raises InvalidArgument for a file that makes no sense.
     """
-    from fanfold.cli.agreement import disagreements_of_node, disagreements_of_registry  # noqa: PLC0415 - loads them all
+    from fanfold.cli.agreement import (  # noqa: PLC0415 - loads them all
+        disagreements_of_coordinator,
+        disagreements_of_node,
+        disagreements_of_registry,
+    )
 
-    first = service_settings(COORDINATOR, coordinator)
-    arranges, _ = first.given.sound()
-    all_right = check(first)
-    others: list[tuple[str, Path, _Disagreements]] = [(EXECUTOR_NODE, file, disagreements_of_node) for file in nodes]
-    if registry is not None:
-        others.append((JOB_REGISTRY, registry, disagreements_of_registry))
-    for name, file, disagreements in others:
+    all_right, before = True, list[Any]()
+    services: list[tuple[str, Path, _Disagreements]] = [
+        *((COORDINATOR, file, disagreements_of_coordinator) for file in coordinators),
+        *((EXECUTOR_NODE, file, disagreements_of_node) for file in nodes),
+        *((JOB_REGISTRY, file, disagreements_of_registry) for file in [registry] if file is not None),
+    ]
+    for name, file, disagreements in services:
         service = service_settings(name, file)
         config, _ = service.given.sound()
-        found = disagreements(config, arranges) if config is not None and arranges is not None else ()
-        all_right &= check(service, [service.given.placed(each) for each in found])
+        found = [] if config is None else [each for one in before for each in disagreements(config, one)]
+        all_right &= check(service, [service.given.placed(each) for each in dict.fromkeys(found)])
+        if name == COORDINATOR and config is not None:
+            before.append(config)
     return all_right
 
 

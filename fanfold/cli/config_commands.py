@@ -32,8 +32,11 @@ def config_command() -> None:
 
 @app.command(epilog="Example: fanfold config check --coordinator coordinator.yaml --node node-a.yaml")
 def check(
-    coordinator: Annotated[
-        Path, typer.Option("--coordinator", metavar="FILE", help="A coordinator's settings.", show_default=False)
+    coordinators: Annotated[
+        list[Path],
+        typer.Option(
+            "--coordinator", metavar="FILE", help="A coordinator's settings; any number of times.", show_default=False
+        ),
     ],
     nodes: Annotated[
         list[Path] | None,
@@ -46,11 +49,12 @@ def check(
     """Check the settings of several services, each as --check-config does, and between them.
 
     No service can see by itself that its leases and graces do not go with
-    those of others. Exit code 2 if anything is wrong.
+    those of others, nor that two coordinators of one journal have the same
+    name. Exit code 2 if anything is wrong.
     """
     from fanfold.cli.config import check_together
 
-    if not check_together(coordinator, nodes or [], job_registry):
+    if not check_together(coordinators, nodes or [], job_registry):
         raise typer.Exit(exits.BAD_INPUT)
 
 

@@ -299,6 +299,30 @@ def test_files_of_traces_are_looked_for(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.contract("C18", "F5")
+def test_coordinators_on_one_journal_must_not_have_one_name(tmp_path: Path) -> None:
+    def together(*coordinators: dict[str, Any]) -> list[str]:
+        options: list[str | Path] = []
+        for number, settings in enumerate(coordinators):
+            file = tmp_path / f"{number}.yaml"
+            file.write_text(yaml.safe_dump(settings))
+            options += ["--coordinator", file]
+        done = fanfold("config", "check", *options)
+        told = [line.split(": ")[0] for line in done.stderr.splitlines()]
+        assert (done.exit_code == 2) == (told != ["coordinator"] * len(coordinators))
+        return told
+
+    kept = {"journal": {"path": str(tmp_path / "journal.db")}}
+    elsewhere = {"journal": {"path": str(tmp_path / "other.db")}}
+    a, b, nobody = {"name": "a", **kept}, {"name": "b", **kept}, "coordinator"
+    assert together(a, b, {"name": "a", **elsewhere}, {"name": "a"}) == [nobody] * 4
+    assert together(kept, kept) == [nobody] * 2, "names are made up"
+    assert together(a, b, a, a) == [nobody, nobody, "name", "name"]
+    hasty = {"name": "c", "journal": {**kept["journal"], "outage": 5}}
+    assert together(a, b, hasty) == [nobody, nobody, "journal.outage"]
+    assert together({**a, "name": 3}, a) == ["name", nobody], "what is wrong by itself is compared with nothing"
+
+
 @pytest.mark.contract("F2", "C38")
 def test_settings_of_services_that_do_not_go_together_are_told(tmp_path: Path) -> None:
     def together(coordinator: dict[str, Any], node: dict[str, Any], registry: dict[str, Any]) -> Result:
