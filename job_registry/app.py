@@ -13,7 +13,7 @@ from fanfold.rpc.serving import Serving, serving
 from fanfold.sql.metrics import DatabaseCollector, DatabaseCounts
 from job_registry.config import JobRegistryConfig
 from job_registry.jobs import Jobs
-from job_registry.keeping import keep_deadlines, keep_output, keep_presence, keep_retention
+from job_registry.keeping import keep_deadlines, keep_ends, keep_output, keep_presence, keep_retention
 from job_registry.metrics import JobCollector
 from job_registry.opening import open_store
 from job_registry.servicer import service
@@ -39,7 +39,7 @@ async def running(config: JobRegistryConfig) -> AsyncIterator[Serving]:
         jobs = await stack.enter_async_context(Jobs(store, config))
         JobCollector(jobs, registry)
         following = [jobs.recent.follow(), store.listen(jobs)]
-        keeping = [keep_deadlines(jobs), keep_output(jobs), keep_presence(jobs), keep_retention(jobs)]
+        keeping = [keep_deadlines(jobs), keep_output(jobs), keep_ends(jobs), keep_presence(jobs), keep_retention(jobs)]
         await stack.enter_async_context(background(*following, *keeping))
         up = await stack.enter_async_context(serving([service(jobs)], config, registry=registry))
         yield up

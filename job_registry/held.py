@@ -62,11 +62,6 @@ class Held:
         """The store has what was given as unwritten."""
         self._unwritten[write.source.name].written(write)
 
-    def cut_to(self, most: int) -> list[OutputWrite]:
-        """The last `most` bytes of each source that has more."""
-        ends = [ring.cut_to(most) for ring in self.rings.values() if ring.held > most]
-        return [OutputWrite(number=self.number, source=end.source, pieces=end.since(0), afresh=True) for end in ends]
-
 
 class _Unwritten:
     """What is new in a ring."""

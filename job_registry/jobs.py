@@ -54,7 +54,7 @@ class Jobs:
         self.changed = Bell()
         self.capacity = Capacity(config.limits)
         self.results = ResultsUnderWay(config.limits)
-        self.output = LiveOutput(store, config.output, self.changed, now)
+        self.output = LiveOutput(store, config.output, self.changed)
         self.counts = Counts()
         self._presence = Presence(store, config.store.lease, now)
         self._known = KnownJobs(store, self._presence, self.output, self.capacity, now)
@@ -74,7 +74,6 @@ class Jobs:
     ) -> None:
         await self._finishing.__aexit__(kind, error, trace)
         await self.output.keep()
-        await self.output.cut()
         with suppress(Unavailable):
             await self.tell_left()
 
@@ -243,6 +242,7 @@ class Jobs:
                 progress=held.progress if held is not None else None,
                 output=held.unwritten() if held is not None else (),
                 result=result,
+                settled_bytes=self.config.output.settled_bytes,
             )
         except BaseException:
             self.output.write_again(live)

@@ -11,6 +11,7 @@ from fanfold.errors import Unavailable
 from job_registry.jobs import Jobs
 from job_registry.store.store import Retention
 
+CUT_SECONDS = 2.5
 _MAX_LOOK_SECONDS = 1.0
 _LOOKS_A_DEADLINE = 20
 _RENEWALS_A_LEASE = 3
@@ -33,6 +34,11 @@ async def keep_output(jobs: Jobs) -> None:
         await jobs.tell_left()
 
     await _again_and_again(jobs.config.output.write_interval, keep)
+
+
+async def keep_ends(jobs: Jobs) -> None:
+    """Keep only the end of the output of settled jobs, for ever; also of those whose registry was killed before."""
+    await _again_and_again(CUT_SECONDS, jobs.output.cut)
 
 
 async def keep_presence(jobs: Jobs) -> None:

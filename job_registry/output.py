@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from fanfold.errors import Unavailable
@@ -12,6 +9,7 @@ from job_registry.bell import Bell
 from job_registry.config import OutputSettings
 from job_registry.held import Held
 from job_registry.live import LiveJob
+from job_registry.rings import Ring
 from job_registry.store.store import JobStore, OutputWrite
 
 WHOLE_SECONDS = 5.0
@@ -24,29 +22,25 @@ class LiveOutput:
     The counts are in bytes: `received` and `dropped` since the registry started, `held` at the moment.
     """
 
-    def __init__(self, store: JobStore, settings: OutputSettings, changed: Bell, now: Callable[[], float]) -> None:
+    def __init__(self, store: JobStore, settings: OutputSettings, changed: Bell) -> None:
         self.received = 0
         self.dropped = 0
         self.held = 0
         self._store = store
         self._settings = settings
         self._changed = changed
-        self._now = now
         self._dirty: set[LiveJob] = set()
-        self._uncut: deque[tuple[float, list[OutputWrite]]] = deque()
 
     def enter(self, held: Held) -> None:
         """A job has come, maybe with output from before."""
         self.held += held.size
 
     def leave(self, live: LiveJob) -> None:
-        """A job is held here no longer; if it is settled, all its output is kept, and of that its end is to stay."""
+        """A job is held here no longer."""
         held = live.held
         assert held is not None
         self.held -= held.size
         self._dirty.discard(live)
-        if live.ended.is_set() and (ends := held.cut_to(self._settings.settled_bytes)):
-            self._uncut.append((self._now(), ends))
 
     def tell_progress(self, live: LiveJob, line: str) -> None:
         """Replace the line that says how far a job is that is held here."""
@@ -74,7 +68,6 @@ class LiveOutput:
 
     async def keep(self) -> None:
         """Write new output and progress of all jobs to the store. What cannot be written now is written later."""
-        await self.cut(self._now() - WHOLE_SECONDS)
         dirty = [live for live in self._dirty if not live.lock.locked()]
         self._dirty.difference_update(dirty)
         helds = {live.number: live.held for live in dirty if live.held is not None}
@@ -97,14 +90,15 @@ class LiveOutput:
         if progress:
             self._changed.ring()
 
-    async def cut(self, settled_before: float = math.inf) -> None:
-        """Keep only the end of the output of jobs that have settled before an instant of the registry's clock."""
-        due = []
-        while self._uncut and self._uncut[0][0] < settled_before:
-            due.append(self._uncut.popleft())
-        if not due:
-            return
-        try:
-            await self._store.cut_output([write for _, writes in due for write in writes])
-        except Unavailable:
-            self._uncut.extendleft(reversed(due))
+    async def cut(self) -> None:
+        """Keep only the end of the output of jobs that have settled a while ago, wherever. Raises StoreFailed."""
+        while numbers := await self._store.uncut(WHOLE_SECONDS):
+            await self._store.cut_output({number: await self._ends_of(number) for number in numbers})
+
+    async def _ends_of(self, number: int) -> list[OutputWrite]:
+        ends = []
+        for kept in await self._store.output(number):
+            end = Ring(kept.source, self._settings.settled_bytes, kept.pieces)
+            if end.source != kept.source:
+                ends.append(OutputWrite(number=number, source=end.source, pieces=end.since(0), afresh=True))
+        return ends

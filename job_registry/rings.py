@@ -114,10 +114,6 @@ class Ring:
             runs[-1].time = piece.time
         return [OutputPiece(offset=run.offset, data=bytes(run.data), time=run.time) for run in runs]
 
-    def cut_to(self, limit: int) -> Ring:
-        """A copy that holds the last `limit` bytes."""
-        return Ring(self.source, limit, self.since(0))
-
     def _add(self, offset: int, data: bytes, time: datetime) -> None:
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last.end == offset and len(last.data) + len(data) <= _PIECE_BYTES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from job_registry.store.store import (
     NewJob,
     OutputWrite,
     Retention,
+    is_beyond,
     matches,
 )
 
@@ -39,6 +41,7 @@ class MemoryJobStore:
         self._jobs: dict[int, KeptJob] = {}
         self._output: dict[tuple[int, str], list[OutputPiece]] = {}
         self._results: dict[int, bytes] = {}
+        self._uncut: set[int] = set()
         self._last_number = 0
         self._last_change = 0
         self._forgotten = 0
@@ -95,6 +98,7 @@ class MemoryJobStore:
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
+        settled_bytes: int = sys.maxsize,
     ) -> Moved:
         """Move a job."""
         job = self._jobs[number]
@@ -113,6 +117,8 @@ class MemoryJobStore:
             job = self._jobs[number] = replace(job, settled_at=self._now(), result_bytes=size)
             if result is not None:
                 self._results[number] = result
+            if is_beyond(job.sources, (), settled_bytes):
+                self._uncut.add(number)
         return Moved(job, is_new=True)
 
     async def write_output(
@@ -126,11 +132,17 @@ class MemoryJobStore:
             if (job := self._held(number, holds[number])) is not None:
                 self._changed(job, progress=line)
 
-    async def cut_output(self, writes: Sequence[OutputWrite]) -> None:
+    async def uncut(self, seconds: float) -> Sequence[int]:
+        """Settled jobs that are to be cut."""
+        before = self._now() - timedelta(seconds=seconds)
+        return sorted(number for number in self._uncut if (at := self._jobs[number].settled_at) and at < before)
+
+    async def cut_output(self, cut: Mapping[int, Sequence[OutputWrite]]) -> None:
         """Keep less output."""
-        for write in writes:
-            if (job := self._jobs.get(write.number)) is not None and job.state.is_settled and not job.deleted:
+        for number in self._uncut & cut.keys():
+            for write in cut[number]:
                 self._write(write)
+        self._uncut -= cut.keys()
 
     def _held(self, number: int, hold: int) -> KeptJob | None:
         job = self._jobs[number]
@@ -235,6 +247,7 @@ class MemoryJobStore:
 
     def _forget_contents(self, number: int) -> None:
         self._results.pop(number, None)
+        self._uncut.discard(number)
         for key in [key for key in self._output if key[0] == number]:
             del self._output[key]
 

@@ -6,7 +6,8 @@ So whoever has seen everything up to a number asks for the jobs with larger ones
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -176,6 +177,12 @@ class Retention:
     settled_age: float
 
 
+def is_beyond(sources: Iterable[OutputSource], writes: Iterable[OutputWrite], most: int) -> bool:
+    """Whether of a source more bytes are kept than that, after writes."""
+    after = {source.name: source for source in (*sources, *(write.source for write in writes))}
+    return any(source.total_bytes - source.earliest_offset > most for source in after.values())
+
+
 class JobStore(Protocol):
     """Keeps jobs, for one registry or several. Whatever has returned is durable.
 
@@ -218,10 +225,12 @@ class JobStore(Protocol):
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
+        settled_bytes: int = sys.maxsize,
     ) -> Moved:
         """Move a job from where it stands, with its progress, its last output and its result; gives it as it then is.
 
-        One that does not move, as it is settled, keeps all that it has.
+        One that does not move, as it is settled, keeps all that it has. One that is settled by it and has more than
+        `settled_bytes` of a source is `uncut`.
 
         Raises:
             Aborted: `hold` is not that of the job any more.
@@ -237,8 +246,12 @@ class JobStore(Protocol):
         """
         ...
 
-    async def cut_output(self, writes: Sequence[OutputWrite]) -> None:
-        """Keep less output of jobs that are settled: what is written afresh."""
+    async def uncut(self, seconds: float) -> Sequence[int]:
+        """Numbers of jobs that are uncut and have settled longer than `seconds` ago; of many those that were first."""
+        ...
+
+    async def cut_output(self, cut: Mapping[int, Sequence[OutputWrite]]) -> None:
+        """Keep less output of jobs that are uncut: what is written afresh, if anything is. They are so no longer."""
         ...
 
     async def find(self, number: int) -> KeptJob | None:

@@ -152,20 +152,30 @@ async def test_a_move_begins_where_the_job_stands_by_then(store: JobStore) -> No
 
 
 @pytest.mark.contract("C37")
-async def test_output_of_what_is_settled_can_be_cut_and_nothing_else(store: JobStore) -> None:
-    running, done = await add(store, sources=["out"]), await add(store, sources=["out"])
-    for job in (running, done):
+async def test_output_that_is_too_much_for_what_is_settled_is_found_and_can_be_cut(store: JobStore) -> None:
+    running, done, gone, little = [await add(store, sources=["out"]) for _ in range(4)]
+    for job in (running, done, gone):
         await keep_output(store, output_write(job, (0, b"abc"), (3, b"def")))
-    done = await moved(store, done.number, DONE)
-    await store.cut_output([output_write(job, (3, b"def"), earliest=3, afresh=True) for job in (running, done)])
+    await moved(store, running.number, STOP, settled_bytes=5)
+    await moved(store, little.number, DONE, output=[output_write(little, (0, b"abcde"))], settled_bytes=5)
+    await moved(store, gone.number, DONE, settled_bytes=5)
+    done = await moved(store, done.number, DONE, output=[output_write(done, (6, b"g"))], settled_bytes=5)
+    assert await store.uncut(3600) == []
+    await asyncio.sleep(0.005)
+    assert sorted(await store.uncut(0)) == [done.number, gone.number]
+    await store.delete(gone.number)
+    assert await store.uncut(0) == [done.number]
+    end = {job.number: [output_write(job, (3, b"def"), earliest=3, afresh=True)] for job in (running, done, gone)}
+    await store.cut_output(end)
+    assert await store.uncut(0) == []
     assert await pieces_of(store, running.number) == [(0, b"abc"), (3, b"def")]
     assert await pieces_of(store, done.number) == [(3, b"def")]
+    assert await pieces_of(store, gone.number) == []
     kept = await store.find(done.number)
     assert kept is not None
     assert (kept.sources[0].earliest_offset, kept.change) == (3, done.change)
-    await store.delete(done.number)
-    await store.cut_output([output_write(done, (3, b"def"), earliest=3, afresh=True)])
-    assert await pieces_of(store, done.number) == []
+    await store.cut_output({done.number: [output_write(done, (5, b"f"), earliest=5, afresh=True)]})
+    assert await pieces_of(store, done.number) == [(3, b"def")]
 
 
 @pytest.mark.contract("C35")

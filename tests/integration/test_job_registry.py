@@ -15,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from fanfold.clients.job_registry import JobRegistryClient
 from fanfold.v1 import job_pb2
 from fanfold.v1 import job_registry_pb2 as pb
-from job_registry import output
+from job_registry import keeping, output
 from support.journals import eventually
 from support.mesh import DEADLINE
 from support.registries import COMPLETED, FAILED, KILLED, RawProducer, reason_of, registry_alone, stub_of
@@ -233,6 +233,7 @@ async def test_a_reader_that_stalls_holds_nobody_up_and_is_told_what_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "WHOLE_SECONDS", 0.1)
+    monkeypatch.setattr(keeping, "CUT_SECONDS", 0.1)
     async with Registry(tmp_path, output={"live_bytes": 100_000, "settled_bytes": 1000}) as registry:
         producer = registry.producer()
         await producer.open()

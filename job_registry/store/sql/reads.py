@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, true
 
 from fanfold.model.job import OutputPiece
-from fanfold.sql.instants import moment
+from fanfold.sql.instants import micros, moment
 from fanfold.sql.writer import Transaction
 from job_registry.store.sql.rows import kept_job, sources_of
 from job_registry.store.sql.tables import (
@@ -16,6 +16,7 @@ from job_registry.store.sql.tables import (
     has_request_id,
     identity,
     is_there,
+    is_uncut,
     is_unsettled,
     is_within,
     jobs,
@@ -43,6 +44,13 @@ def find_request(transaction: Transaction, owner: str, request_id: str) -> KeptJ
 def unsettled(transaction: Transaction) -> Sequence[KeptJob]:
     """All jobs that are not settled."""
     return _many(transaction, select(jobs).where(is_unsettled))
+
+
+def uncut(transaction: Transaction, seconds: float, limit: int) -> Sequence[int]:
+    """Jobs that are uncut and have settled longer than that ago."""
+    due = jobs.c.settled_at < transaction.now - micros(seconds)
+    its = select(jobs.c.number).where(is_uncut, due).order_by(jobs.c.settled_at).limit(limit)
+    return transaction.connection.scalars(its).all()
 
 
 def list_jobs(transaction: Transaction, query: JobQuery, before: int | None) -> Sequence[KeptJob]:

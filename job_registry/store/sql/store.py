@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,6 +24,7 @@ from job_registry.store.store import (
     Retention,
 )
 
+_CUT_AT_ONCE = 50
 _PURGED_AT_ONCE = 200
 """So that nothing else waits long behind it."""
 
@@ -70,10 +72,18 @@ class SqlJobStore:
         progress: str | None = None,
         output: Sequence[OutputWrite] = (),
         result: bytes | None = None,
+        settled_bytes: int = sys.maxsize,
     ) -> Moved:
         """Move a job."""
         operation = partial(
-            writes.move, number=number, move=move, hold=hold, progress=progress, written=output, result=result
+            writes.move,
+            number=number,
+            move=move,
+            hold=hold,
+            progress=progress,
+            written=output,
+            result=result,
+            settled_bytes=settled_bytes,
         )
         return await (await self._access.submit(operation, _size_of(output) + len(result or b"")))
 
@@ -84,9 +94,14 @@ class SqlJobStore:
         operation = partial(writes.write_output, writes=written, progress=progress, holds=holds)
         await (await self._access.submit(operation, _size_of(written)))
 
-    async def cut_output(self, written: Sequence[OutputWrite]) -> None:
+    async def uncut(self, seconds: float) -> Sequence[int]:
+        """Settled jobs that are to be cut."""
+        return await self._access.read(partial(reads.uncut, seconds=seconds, limit=_CUT_AT_ONCE))
+
+    async def cut_output(self, cut: Mapping[int, Sequence[OutputWrite]]) -> None:
         """Keep less output."""
-        await (await self._access.submit(partial(writes.cut_output, writes=written), _size_of(written)))
+        size = sum(map(_size_of, cut.values()))
+        await (await self._access.submit(partial(writes.cut_output, cut=cut), size))
 
     async def find(self, number: int) -> KeptJob | None:
         """A job."""

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     false,
     func,
+    literal_column,
     or_,
     text,
     true,
@@ -48,6 +49,7 @@ jobs = Table(
     Column("deleted", Boolean, nullable=False),
     Column("holder", Words, nullable=False, server_default=text("''")),
     Column("hold", BigInteger, nullable=False, server_default=text("0")),
+    Column("uncut", Boolean, nullable=False, server_default=false()),  # has more output than is to stay
 )
 """One row a job."""
 
@@ -56,6 +58,7 @@ is_unsettled = jobs.c.settled_at.is_(None)
 is_settled = jobs.c.settled_at.is_not(None)
 is_there = jobs.c.deleted == false()
 is_deleted = jobs.c.deleted == true()
+is_uncut: ColumnElement[bool] = literal_column("uncut")  # in the words of its index, whichever the database
 
 Index("jobs_by_change", jobs.c.change, unique=True)
 Index(
@@ -67,6 +70,7 @@ Index(
     postgresql_where=has_request_id,
 )
 Index("jobs_unsettled", jobs.c.number, sqlite_where=is_unsettled, postgresql_where=is_unsettled)
+Index("jobs_uncut", jobs.c.settled_at, sqlite_where=is_uncut, postgresql_where=is_uncut)
 Index("jobs_settled", jobs.c.change, jobs.c.settled_at, sqlite_where=is_settled, postgresql_where=is_settled)
 
 

@@ -20,6 +20,7 @@ from job_registry.store.sql.tables import (
     is_deleted,
     is_settled,
     is_there,
+    is_uncut,
     is_unsettled,
     is_within,
     jobs,
@@ -34,6 +35,7 @@ from job_registry.store.store import (
     NewJob,
     OutputWrite,
     Retention,
+    is_beyond,
 )
 
 _AT_ONCE = 1_000
@@ -92,6 +94,7 @@ def move(
     progress: str | None,
     written: Sequence[OutputWrite],
     result: bytes | None,
+    settled_bytes: int,
 ) -> Moved:
     """Move a job."""
     kept = _kept(transaction, number)
@@ -107,6 +110,7 @@ def move(
         columns["progress"] = progress
     if standing.state.is_settled:
         columns |= {"settled_at": transaction.now, "result_bytes": None if result is None else len(result)}
+        columns["uncut"] = is_beyond(kept.sources, written, settled_bytes)
         _keep_result(transaction, number, result)
     _change(transaction, number, **columns)
     return Moved(_kept(transaction, number), is_new=True)
@@ -126,14 +130,14 @@ def write_output(
     tell_output(transaction, {write.number for write in writes})
 
 
-def cut_output(transaction: Transaction, writes: Sequence[OutputWrite]) -> None:
-    """Keep less output of settled jobs."""
-    wanted = [write.number for write in writes]
-    there = select(jobs.c.number).where(jobs.c.number.in_(wanted), is_settled, is_there)
-    numbers = set(transaction.connection.scalars(there))
-    for write in writes:
-        if write.number in numbers:
+def cut_output(transaction: Transaction, cut: Mapping[int, Sequence[OutputWrite]]) -> None:
+    """Keep less output of jobs that are uncut."""
+    connection, wanted = transaction.connection, jobs.c.number.in_(cut)
+    numbers = connection.scalars(select(jobs.c.number).where(wanted, is_uncut)).all()
+    for number in numbers:
+        for write in cut[number]:
             _write(transaction, write)
+    connection.execute(update(jobs).where(wanted).values(uncut=False))
 
 
 def renew(transaction: Transaction, name: str, lease: float, alone: bool) -> Collection[str]:
@@ -148,7 +152,7 @@ def renew(transaction: Transaction, name: str, lease: float, alone: bool) -> Col
 def delete_job(transaction: Transaction, number: int) -> None:
     """Delete a settled job but for what tells its change."""
     _forget_contents(transaction, [number])
-    columns = {"this": number, "deleted": True, "request_id": "", "result_bytes": None}
+    columns = {"this": number, "deleted": True, "uncut": False, "request_id": "", "result_bytes": None}
     transaction.connection.execute(_UPDATE, columns)
 
 

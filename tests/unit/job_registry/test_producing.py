@@ -6,6 +6,7 @@ The clock is the test's; nothing here waits for time to pass.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fanfold.errors import Aborted, DeadlineExceeded, InvalidArgument, NotFound,
 from fanfold.model.job import JobFilter, JobSpec, JobState
 from fanfold.model.principal import Principal, Role
 from job_registry.jobs import Jobs
+from job_registry.output import WHOLE_SECONDS
 from job_registry.producing import CREDIT_BYTES, Openings
 from job_registry.queries import Queries
 from job_registry.states import LOST, UNASKED
@@ -404,6 +406,33 @@ async def test_little_writes_do_not_pile_up_in_the_store() -> None:
             most = max(most, len(await pieces_of(jobs.store, 1)))
         assert most <= 65
         assert b"".join(data for _, data in await pieces_of(jobs.store, 1)) == b"x" * 200
+
+
+@pytest.mark.contract("C37", "F15", "F16")
+@pytest.mark.parametrize("how", ["settled", "given up"])
+async def test_the_output_of_a_job_that_ended_before_its_registry_was_killed_is_cut_by_the_next(how: str) -> None:
+    now, clock = [datetime.now(UTC)], Clock()
+    store = MemoryJobStore(lambda: now[0])
+    bounds = {"live_bytes": 1000, "settled_bytes": 100}
+    async with jobs_in(store, output=bounds) as killed, jobs_in(store, clock, output=bounds) as jobs:
+        producing = Producing(killed)
+        await producing.register()
+        producing.write(b"x" * 1000)
+        await until(lambda: killed.output.received == 1000, "it is taken")
+        await killed.output.keep()
+        if how == "settled":
+            await producing.settle()
+        else:
+            await jobs.recent.begin()
+            clock.advance(61)
+            await jobs.give_up_overdue()
+        await jobs.output.cut()
+        assert await pieces_of(store, 1) == [(0, b"x" * 1000)]  # for those who follow it
+        now[0] += timedelta(seconds=WHOLE_SECONDS + 1)
+        await jobs.output.cut()
+        assert await pieces_of(store, 1) == [(900, b"x" * 100)]
+        (source,) = (await kept(jobs, "test-1")).sources
+        assert (source.total_bytes, source.earliest_offset, source.lossy) == (1000, 900, True)
 
 
 @pytest.mark.contract("C37", "F15")
