@@ -1,9 +1,12 @@
 # The images of the services, a target each: `docker build --target coordinator --tag fanfold-coordinator:0.1.0 .`, and
-# likewise executor-node and job-registry. Python and all packages are pinned, here and in constraints.txt.
-ARG PYTHON=3.11.14-slim-bookworm
+# likewise executor-node and job-registry. Python and its packages are pinned, here and in constraints.txt, also those that
+# only build. Debian's are not: they get corrections under the same release, which an older image lacks.
+ARG PYTHON=3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 
 FROM python:${PYTHON} AS build
 WORKDIR /opt/source
+# Not as an option, which is not heeded by what builds.
+ENV PIP_CONSTRAINT=/opt/source/constraints.txt
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY coordinator coordinator
 COPY executor_node executor_node
@@ -11,10 +14,10 @@ COPY fanfold fanfold
 COPY job_registry job_registry
 # No pip in what is copied from here: that of this stage installs there.
 RUN python -m venv --without-pip /opt/fanfold
-RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[otel,postgres]"
+RUN python -m pip --python /opt/fanfold/bin/python install ".[otel,postgres]"
 
 FROM build AS build-node
-RUN python -m pip --python /opt/fanfold/bin/python install --constraint constraints.txt ".[llm,otel]"
+RUN python -m pip --python /opt/fanfold/bin/python install ".[llm,otel]"
 
 FROM python:${PYTHON} AS service
 RUN python -m pip uninstall --yes setuptools wheel pip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,16 @@ def test_there_is_a_target_for_each_image_of_the_chart(helm: Helm) -> None:
 
 def test_all_of_it_is_pinned() -> None:
     told = stages()
-    assert {base for stage in told.values() if (base := stage.base) not in told} == {"python:3.11.14-slim-bookworm"}
-    installing = [
-        text for stage in told.values() for text in stage.given("RUN") if " install " in text and "pip" in text
-    ]
-    assert len(installing) == 2
-    assert all("--constraint constraints.txt" in text for text in installing)
+    (base,) = {base for stage in told.values() if (base := stage.base) not in told}
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    installing = {stage.name for stage in told.values() for text in stage.given("RUN") if "pip --python" in text}
+    assert installing == {"build", "build-node"}
+    assert told["build-node"].base == "build"
+    assert told["build"].variables() == {"PIP_CONSTRAINT": "/opt/source/constraints.txt"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pinned = (ROOT / "constraints.txt").read_text()
+    for builder in project["build-system"]["requires"]:
+        assert re.search(rf"^{re.split('[<>=~!]', builder)[0]}==", pinned, re.MULTILINE)
 
 
 def test_what_is_not_copied_is_not_in_the_context() -> None:
@@ -63,7 +68,8 @@ def test_what_is_not_copied_is_not_in_the_context() -> None:
 async def test_what_its_steps_install_is_a_mesh(helm: Helm, tmp_path: Path) -> None:
     told = stages()
     roots = {"build": built(told["build"], None, tmp_path / "build")}
-    roots["build-node"] = built(told["build-node"], roots["build"], tmp_path / "build-node")
+    inherited = told["build"].variables()
+    roots["build-node"] = built(told["build-node"], roots["build"], tmp_path / "build-node", inherited)
     images = {}
     for service in SERVICES:
         (copied,) = told[service].given("COPY")

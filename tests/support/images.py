@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -31,6 +33,11 @@ class Stage:
     def given(self, name: str) -> list[str]:
         """What all instructions of a name say."""
         return [text for each, text in self.instructions if each == name]
+
+    def variables(self) -> dict[str, str]:
+        """Those that it sets itself."""
+        pairs = (word.partition("=") for text in self.given("ENV") for word in text.split())
+        return {name: value for name, _, value in pairs}
 
 
 def stages() -> dict[str, Stage]:
@@ -57,8 +64,8 @@ def stages() -> dict[str, Stage]:
     return found
 
 
-def built(stage: Stage, before: Path | None, folder: Path) -> Path:
-    """The root of a stage, of which only /opt is told; it begins with what the stage before has left."""
+def built(stage: Stage, before: Path | None, folder: Path, inherited: Mapping[str, str] = MappingProxyType({})) -> Path:
+    """The root of a stage, of which only /opt is told; it begins with what the stage before has left, variables too."""
     if before is not None:
         shutil.copytree(before, folder, symlinks=True)
     work = "/opt/source"
@@ -71,7 +78,7 @@ def built(stage: Stage, before: Path | None, folder: Path) -> Path:
                 *sources, target = text.split()
                 _copy(sources, folder / work[1:] / target)
             case "RUN":
-                _run(folder, work, text)
+                _run(folder, work, text, {**inherited, **stage.variables()})
     return folder
 
 
@@ -83,12 +90,12 @@ def _copy(sources: list[str], target: Path) -> None:
             shutil.copy(ROOT / source, target)
 
 
-def _run(folder: Path, work: str, command: str) -> None:
+def _run(folder: Path, work: str, command: str, variables: Mapping[str, str]) -> None:
     path = f"{sys.base_prefix}/bin:/usr/sbin:/usr/bin:/bin"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-euc", _IN_A_NAMESPACE, str(folder), work, command],
         env={name: value for name, value in os.environ.items() if name == "HOME" or name.startswith("PIP_")}
-        | {"PATH": path, "PIP_NO_COMPILE": "1"},
+        | {"PATH": path, "PIP_NO_COMPILE": "1", **variables},
         capture_output=True,
         text=True,
         check=False,
