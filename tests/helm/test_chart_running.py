@@ -17,7 +17,8 @@ from coordinator.scripts.engine.lockdown import SECCOMP
 from support.charts import CHART, NAMESPACE, Helm
 from support.command import with_argument
 from support.mesh import until
-from support.pods import DEADLINE, Cluster, cluster, why_not
+from support.pods import ASSIGNED, DATABASE, DEADLINE, Cluster, cluster, why_not
+from support.postgres import GUARDED, Server
 
 pytestmark = [
     pytest.mark.process,
@@ -80,6 +81,12 @@ def step(agent: str, prompt: str) -> str:
     return f"echo '{asked}' | fanfold parallel - --json"
 
 
+DETACHED = (
+    step("list", "*").replace("--json", "--detach")
+    + f"; export FANFOLD_REGISTRY={REGISTRY}.{NAMESPACE}.svc:7401; fanfold jobs wait 1; fanfold jobs list"
+)
+
+
 async def outcome(mesh: Cluster, agent: str, prompt: str) -> dict[str, Any]:
     """What comes of one step that the caller's pod asks for."""
     printed = json.loads(await mesh.run("fanfold-test", "sh", "-euc", step(agent, prompt)))
@@ -131,11 +138,7 @@ async def test_scripts_run_locked_down(mesh: Cluster) -> None:
 
 @pytest.mark.contract("C31")
 async def test_a_detached_run_is_a_job_of_the_registry(mesh: Cluster) -> None:
-    run = (
-        step("list", "*").replace("--json", "--detach")
-        + f"; export FANFOLD_REGISTRY={REGISTRY}.{NAMESPACE}.svc:7401; fanfold jobs wait 1; fanfold jobs list"
-    )
-    assert "completed" in await mesh.run("fanfold-test", "sh", "-euc", run)
+    assert "completed" in await mesh.run("fanfold-test", "sh", "-euc", DETACHED)
 
 
 @pytest.mark.contract("C40")
@@ -168,14 +171,23 @@ async def test_the_other_services_end_when_their_pods_are_taken_away(mesh: Clust
 
 
 @pytest.mark.contract("C40")
-async def test_with_certificates_the_services_know_one_another(helm: Helm, tmp_path: Path) -> None:
-    arguments = ("--values", str(CHART / "ci" / "mtls-values.yaml"))
-    manifests = helm.template(*arguments, "--set", "auth.jwt=null,networkPolicy.callers=null")
-    secrets: dict[str, dict[str, bytes]] = {}
-    async with cluster(manifests, tmp_path, secrets) as running:
-        secrets |= certificates(running)
-        await running.start_services()
-        assert re.search(r"^files +list +ok ", await running.run("fanfold-test"), re.MULTILINE)
+async def test_as_in_production_with_certificates_a_database_and_a_user_that_the_platform_gives(
+    helm: Helm, tmp_path: Path, postgres: Server
+) -> None:
+    sets = [word for name in ("postgres-ha", "mtls") for word in ("--values", f"{CHART}/ci/{name}-values.yaml")]
+    with postgres.named_database() as name, postgres.guarded(name) as password:
+        secrets = {"fanfold-db": {"password": password.encode()}, "fanfold-db-ca": {"ca.crt": b"not asked for here"}}
+        url = f"postgresql://{GUARDED}@{DATABASE}/{name}?sslmode=disable"  # as sockets of files have no TLS
+        manifests = helm.template(*sets, "--set", f"auth.jwt=null,user=null,postgres.url={url}")
+        async with cluster(manifests, tmp_path, secrets) as running:
+            secrets |= certificates(running)
+            await running.bring_database(postgres.socket)
+            await running.start_services()
+            assert re.search(r"^files +list +ok ", await running.run("fanfold-test"), re.MULTILINE)
+            assert "completed" in await running.run("fanfold-test", "sh", "-euc", DETACHED)
+            assert running.containers[COORDINATOR].first_process().uids().real == ASSIGNED
+        kept = postgres.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^fanfold'", name)
+        assert len(kept) == 2  # runs, and jobs
 
 
 def certificates(running: Cluster) -> dict[str, dict[str, bytes]]:
@@ -185,7 +197,7 @@ def certificates(running: Cluster) -> dict[str, dict[str, bytes]]:
         if manifest["kind"] == "Certificate":
             spec = manifest["spec"]
             pair = running.authority.pair(
-                spec["secretName"], uris=tuple(spec["uris"]), hosts=tuple(spec["dnsNames"]), subject="CN=mesh"
+                spec["secretName"], uris=tuple(spec["uris"]), hosts=tuple(spec["dnsNames"]), subject=None
             )
             found[spec["secretName"]] = {
                 "tls.crt": pair.certificate.read_bytes(),

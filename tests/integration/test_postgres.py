@@ -151,27 +151,21 @@ async def test_a_migration_that_fails_changes_nothing(url: str) -> None:
 
 async def test_the_password_comes_from_its_file_and_is_in_no_message(postgres: Server, tmp_path: Path) -> None:
     secret = tmp_path / "password"
-    with postgres.named_database() as name:
-        postgres.execute(f"CREATE ROLE {GUARDED} LOGIN PASSWORD 'open sesame'")
-        postgres.execute(f"GRANT CREATE ON DATABASE {name} TO {GUARDED}")
-        try:
-            settings = {"url": postgres.url(name, GUARDED), "password_file": str(secret)}
-            secret.write_text("open sesame\n")
-            async with open_journal(JournalSettings.model_validate(settings)) as journal:
-                assert journal is not None
-                await journal.accept(new_run("r"), HERE, LONG)
-            secret.write_text("another secret\n")
-            with pytest.raises(FailedPrecondition, match="password authentication failed") as refused:
-                async with open_journal(JournalSettings.model_validate(settings)):
-                    pass
-            assert "another secret" not in refused.value.message
-            secret.unlink()
-            with pytest.raises(FailedPrecondition, match="No such file"):
-                async with open_journal(JournalSettings.model_validate(settings)):
-                    pass
-        finally:
-            postgres.execute(f"DROP OWNED BY {GUARDED}", name)
-            postgres.execute(f"DROP ROLE {GUARDED}")
+    with postgres.named_database() as name, postgres.guarded(name) as password:
+        settings = {"url": postgres.url(name, GUARDED), "password_file": str(secret)}
+        secret.write_text(f"{password}\n")
+        async with open_journal(JournalSettings.model_validate(settings)) as journal:
+            assert journal is not None
+            await journal.accept(new_run("r"), HERE, LONG)
+        secret.write_text("another secret\n")
+        with pytest.raises(FailedPrecondition, match="password authentication failed") as refused:
+            async with open_journal(JournalSettings.model_validate(settings)):
+                pass
+        assert "another secret" not in refused.value.message
+        secret.unlink()
+        with pytest.raises(FailedPrecondition, match="No such file"):
+            async with open_journal(JournalSettings.model_validate(settings)):
+                pass
 
 
 @pytest.mark.parametrize(

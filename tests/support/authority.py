@@ -43,16 +43,20 @@ class Authority:
         self,
         name: str,
         *,
-        subject: str = "",
+        subject: str | None = "",
         uris: tuple[str, ...] = (),
         hosts: tuple[str, ...] = ("localhost", "127.0.0.1"),
         lasts: timedelta = HOUR,
     ) -> Pair:
-        """A certificate that is valid for a while from an hour ago on, in files called `name`; they may be there."""
+        """A certificate that is valid for a while from an hour ago on, in files called `name`; they may be there.
+
+        It has that name, or another as `subject`, or with None no name but those of `uris` and `hosts`.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [_host(host) for host in hosts]
         names += [x509.UniformResourceIdentifier(uri) for uri in uris]
-        certificate = self._signed(_name_of(subject or f"CN={name}"), key, lasts, names, is_ca=False)
+        whose = x509.Name([]) if subject is None else _name_of(subject or f"CN={name}")
+        certificate = self._signed(whose, key, lasts, names, is_ca=False)
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key", certificate.serial_number)
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         pair.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
@@ -85,7 +89,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         )
         if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=not subject.rdns)
         return builder.sign(self._key, hashes.SHA256())
 
 

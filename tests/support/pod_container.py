@@ -71,7 +71,7 @@ def _build(root: Path, wanted: dict[str, Any]) -> None:
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/hosts").write_text(wanted["hosts"])
     (root / "etc/nsswitch.conf").write_text("hosts: files\n")
-    (root / "etc/passwd").write_text(f"fanfold:x:{wanted['user']}:{wanted['user']}::/home/fanfold:/bin/false\n")
+    (root / "etc/passwd").write_text("fanfold:x:10001:10001::/home/fanfold:/bin/false\n")
     (root / "proc").mkdir()
     _mount("-t", "proc", "proc", str(root / "proc"))
     for device in DEVICES:

@@ -30,6 +30,10 @@ SUPPORT = Path(__file__).parent
 PROJECT = str(SUPPORT.parent.parent)
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 API = "kubernetes.default.svc"
+DATABASE = "db.example.com"
+"""Where pods find a database that is not the cluster's, if there is one."""
+ASSIGNED = 1000670000
+"""The user that a platform gives to pods that name none."""
 DEADLINE = 100.0
 """Seconds; three services start at once here, on a machine that may have much else to do."""
 
@@ -88,6 +92,12 @@ class Cluster:
         self.stack.push_async_callback(_ended, helper)
         return helper
 
+    async def bring_database(self, socket: Path) -> None:
+        """Have a database that listens at a socket be found at port 5432 of DATABASE."""
+        helper = await self._helper("pod_database.py", str(socket))
+        assert helper.stdout is not None
+        assert await helper.stdout.readline() == b"ready\n"
+
     async def start_services(self) -> None:
         """Start a pod of each service, and wait until the cluster would send calls there."""
         for name, spec in service_pods(self.manifests):
@@ -100,7 +110,7 @@ class Cluster:
         (container,) = spec["containers"]
         pod = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
         volumes = {volume["name"]: self._volume(pod / volume["name"], volume, spec) for volume in spec["volumes"]}
-        user = spec["securityContext"]["runAsUser"]
+        user = spec["securityContext"].get("runAsUser", ASSIGNED)
         image = self.images.get(container["image"], OURS)
         (pod / "root").mkdir(parents=True)
         wanted = {
@@ -161,7 +171,7 @@ class Cluster:
 
     def _hosts(self) -> str:
         services = [each["metadata"]["name"] for each in self.manifests if each["kind"] == "Service"]
-        names = [API, *(f"{name}.{NAMESPACE}.svc" for name in services)]
+        names = [API, DATABASE, *(f"{name}.{NAMESPACE}.svc" for name in services)]
         return "127.0.0.1 localhost\n" + "".join(f"127.0.0.1 {name}\n" for name in names)
 
     def _variables(self, container: Manifest, name: str, image: Image) -> dict[str, str]:
@@ -182,7 +192,7 @@ class Cluster:
     def _volume(self, folder: Path, volume: Manifest, spec: Manifest) -> Path:
         """The folder that a volume is; files come in the way in which the kubelet puts them there."""
         folder.mkdir(parents=True)
-        group = spec["securityContext"]["fsGroup"]
+        group = spec["securityContext"].get("fsGroup", ASSIGNED)
         files = self._files(volume, spec)
         if files is None:
             os.chown(folder, group, group)

@@ -129,6 +129,17 @@ class Server:
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
+    @contextmanager
+    def guarded(self, database: str) -> Iterator[str]:
+        """The password of the role GUARDED, which may have a database during the block."""
+        self.execute(f"CREATE ROLE {GUARDED} LOGIN PASSWORD 'open sesame'")
+        self.execute(f"GRANT CREATE ON DATABASE {database} TO {GUARDED}")
+        try:
+            yield "open sesame"
+        finally:
+            self.execute(f"DROP OWNED BY {GUARDED}", database)
+            self.execute(f"DROP ROLE {GUARDED}")
+
     @property
     def _data(self) -> Path:
         return self._folder / "data"
