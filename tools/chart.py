@@ -29,7 +29,11 @@ _SERVING = ("listen", "metrics_listen", "auth", "tls", "exit_with_parent")
 OWNED: dict[str, tuple[type[BaseModel], tuple[str, ...]]] = {
     "coordinator": (
         CoordinatorConfig,
-        (*_SERVING, "name", "advertise", "client", "registry", "nodes.dns", *(f"journal.{key}" for key in _DATABASE)),
+        (
+            *_SERVING,
+            *("name", "advertise", "client", "registry", "nodes.dns"),
+            *(f"journal.{key}" for key in (*_DATABASE, "objects")),
+        ),
     ),
     "job-registry": (JobRegistryConfig, (*_SERVING, *(f"store.{key}" for key in _DATABASE))),
     "executor-node": (
@@ -42,6 +46,9 @@ OWNED: dict[str, tuple[type[BaseModel], tuple[str, ...]]] = {
     "jwt": (JwtIssuer, ()),
 }
 """The settings of each service, and of them those that the chart sees to, so that each thing is said once."""
+
+_LEFT_TO_DEFAULTS = ("config", "resources")
+"""Sections of values that may be gone; all others are read from everywhere."""
 
 _NOISE = ("title", "default", "$defs", "format")
 
@@ -81,7 +88,19 @@ def schema() -> str:
     """The schema of the chart's values, without references, as errors are easier to read so."""
     written = yaml.safe_load((HELM / "schema.yaml").read_text())
     known = written.pop("$defs") | {f"settings/{name}": _settings(*owned) for name, owned in OWNED.items()}
-    return json.dumps(_inlined(written, known), indent=1) + "\n"
+    whole = _inlined(written, known)
+    _require_sections(whole, yaml.safe_load((CHART / "values.yaml").read_text()))
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def _require_sections(schema: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Have sections that are null, or unknown to the values of a release before, refused by name (`--reuse-values`)."""
+    properties = schema.get("properties", {})
+    sections = [key for key in defaults if key not in _LEFT_TO_DEFAULTS and "properties" in properties.get(key, {})]
+    if sections:
+        schema["required"] = sections
+    for key in sections:
+        _require_sections(properties[key], defaults[key])
 
 
 def readme() -> str:

@@ -14,6 +14,7 @@ import yaml
 
 from executor_node.agents.files import load_agents
 from support.charts import CHART, Helm, named, of_kind, service_pods, settings_of
+from support.prometheus import promtool
 
 ROOT = CHART.parent.parent
 METRICS = set(re.findall(r"^\| `(fanfold_\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
@@ -76,13 +77,36 @@ def test_autoscalers_go_by_metrics_that_there_are(helm: Helm) -> None:
     (keda,) = of_kind(manifests, "ScaledObject")
     (trigger,) = keda["spec"]["triggers"]
     query = trigger["metadata"]["query"]
-    assert set(re.findall(r"fanfold_\w+(?=\{)", query)) == {
-        "fanfold_node_running_steps",
-        "fanfold_coordinator_steps_waiting",
-    }
-    assert {"fanfold_node_running_steps", "fanfold_coordinator_steps_waiting"} <= METRICS
-    assert 'namespace="mesh",pod=~"fanfold-node-burst-[0-9]+"' in query
+    assert set(re.findall(r"fanfold_\w+(?=\{)", query)) <= METRICS
+    own, of_all = (f'{{namespace="mesh",pod=~"fanfold-{pods}"}}' for pods in ("node-burst-[0-9]+", "coordinator-.+"))
+    assert " ".join(query.split()) == (
+        f"(sum(fanfold_node_running_steps{own}) or vector(0)) + ((sum(fanfold_coordinator_steps_waiting{of_all})"
+        f" and 2 * sum(fanfold_node_running_steps{own}) >= sum(fanfold_node_concurrency_hint{own})) or vector(0))"
+    )
     assert (trigger["metadata"]["threshold"], keda["spec"]["maxReplicaCount"]) == ("8", 50)
+
+
+async def test_what_waits_counts_for_the_pools_that_are_full(helm: Helm, tmp_path: Path) -> None:
+    pools = '{"default": null, "busy": {"autoscaling": {"kind": "keda"}}, "idle": {"autoscaling": {"kind": "keda"}}}'
+    scalers = of_kind(helm.template("--set-json", f"executorNodes.pools={pools}"), "ScaledObject")
+    queries = {it["metadata"]["name"]: it["spec"]["triggers"][0]["metadata"]["query"] for it in scalers}
+    series = {
+        'fanfold_coordinator_steps_waiting{namespace="mesh",pod="fanfold-coordinator-a-b"}': 30,
+        'fanfold_coordinator_steps_waiting{namespace="other",pod="fanfold-coordinator-a-b"}': 500,
+        'fanfold_node_running_steps{namespace="mesh",pod="fanfold-node-busy-0"}': 9,
+        'fanfold_node_concurrency_hint{namespace="mesh",pod="fanfold-node-busy-0"}': 16,
+        'fanfold_node_running_steps{namespace="mesh",pod="fanfold-node-idle-0"}': 2,
+        'fanfold_node_concurrency_hint{namespace="mesh",pod="fanfold-node-idle-0"}': 16,
+    }
+    wanted = {"fanfold-node-busy": 39, "fanfold-node-idle": 2}
+    asked = [
+        {"expr": queries[name], "eval_time": "1m", "exp_samples": [{"value": value}]} for name, value in wanted.items()
+    ]
+    given = [{"series": name, "values": f"{value}x5"} for name, value in series.items()]
+    test = {"tests": [{"interval": "1m", "input_series": given, "promql_expr_test": asked}]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    code, said = await promtool("test", "rules", str(tmp_path / "test.yaml"))
+    assert code == 0, said
 
 
 @pytest.mark.contract("C40")
@@ -129,7 +153,11 @@ def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
     (clone,) = spec["initContainers"]
     variables = {each["name"]: each.get("value") for each in clone["env"]}
     assert (variables["REPOSITORY"], variables["REVISION"]) == ("https://git.example.com/team/project.git", "v1.2.3")
-    assert clone["image"] == spec["containers"][0]["image"] == "registry.example.com/fanfold-coding-agents:7"
+    (node,) = spec["containers"]
+    assert clone["image"] == node["image"] == "registry.example.com/fanfold-coding-agents:7"
+    # Steps may read all that their node sees, so it sees no credentials, and what clones sees nothing else.
+    assert [mount["name"] for mount in clone["volumeMounts"]] == ["workspace", "git", "scratch", "scratch"]
+    assert "git" not in [mount["name"] for mount in node["volumeMounts"]]
     assert secret_names(spec) == {"git-credentials", "models"}
 
 

@@ -98,7 +98,7 @@ def test_selectors_match_their_own_pods_and_no_others(helm: Helm, values: str) -
             for owner in owners
             if wanted.items() <= owner["spec"]["template"]["metadata"]["labels"].items()
         ]
-        assert found == [selecting["metadata"]["name"]]
+        assert found == [selecting["metadata"]["name"].removesuffix("-external")]
 
 
 @every_set
@@ -138,7 +138,8 @@ def test_every_mount_has_a_volume_and_every_file_of_the_settings_a_mount(helm: H
         volumes = [volume["name"] for volume in spec["volumes"]]
         assert len(volumes) == len(set(volumes))
         mounts = spec["containers"][0]["volumeMounts"]
-        assert {mount["name"] for mount in mounts} == set(volumes)
+        further = [mount for container in spec.get("initContainers", ()) for mount in container["volumeMounts"]]
+        assert {mount["name"] for mount in (*mounts, *further)} == set(volumes)
         folders = [mount["mountPath"] + "/" for mount in mounts]
         for file in _files_in(settings_of(manifests, name)):
             assert any(f"{file}/".startswith(folder) for folder in folders), f"{name}: {file}"
@@ -165,7 +166,41 @@ def test_a_pod_is_killed_only_after_it_has_drained(helm: Helm, values: str) -> N
         needed = getattr(config, "drain_grace") + LAST_CALLS_SECONDS + CLEAN_UP_SECONDS  # noqa: B009 - each has it
         if isinstance(config, ExecutorNodeConfig):
             needed += config.step.stop_grace
+        if lifecycle := spec["containers"][0].get("lifecycle"):
+            needed += int(lifecycle["preStop"]["exec"]["command"][1])
         assert needed < spec["terminationGracePeriodSeconds"] < math.ceil(needed) + 20
+
+
+@pytest.mark.contract("C43")
+def test_it_is_so_too_where_the_values_leave_that_to_the_services(helm: Helm) -> None:
+    unset = ("coordinator.config", "jobRegistry.config.drain_grace", "executorNodes.defaults.config")
+    manifests = helm.template("--set-json", ",".join(f"{key}=null" for key in unset))
+    for name, spec in service_pods(manifests):
+        config = SETTINGS[spec["containers"][0]["name"]].model_validate(settings_of(manifests, name))
+        assert spec["terminationGracePeriodSeconds"] > getattr(config, "drain_grace") + LAST_CALLS_SECONDS  # noqa: B009
+
+
+@pytest.mark.contract("C43")
+def test_one_of_several_replicas_takes_calls_until_the_cluster_sends_none(helm: Helm) -> None:
+    for values, several in (("minimal", set[str]()), ("postgres-ha", {"fanfold-coordinator", "fanfold-job-registry"})):
+        found = {name for name, spec in service_pods(helm.render(values)) if "lifecycle" in spec["containers"][0]}
+        assert found == several
+
+
+def test_services_have_the_time_to_bring_a_large_database_up_to_date(helm: Helm) -> None:
+    manifests = helm.render("postgres-ha")
+    for _, spec in service_pods(manifests):
+        probe = spec["containers"][0]["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 1800
+    for deployment in of_kind(manifests, "Deployment"):
+        grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert deployment["spec"]["progressDeadlineSeconds"] >= 1800 + grace
+
+
+def test_broken_pods_do_not_keep_a_machine_from_being_emptied(helm: Helm) -> None:
+    for budget in of_kind(helm.render("minimal"), "PodDisruptionBudget"):
+        assert budget["spec"]["maxUnavailable"] == 1  # of one replica, too
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
 @every_set

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.charts import CHART, Helm
+from support.charts import CHART, NAMESPACE, Helm, assignments, of_kind
 
+OWN = {"coordinator": "a", "jobRegistry": "b", "executorNode": "c"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"coordinater": {}}, "additional properties 'coordinater' not allowed"),
     ({"coordinator.config.limitz": {}}, "at '/coordinator/config': additional properties 'limitz' not allowed"),
@@ -38,12 +39,80 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tls.mode": "secrets"}, "tls.secrets.coordinator: tls.mode secrets needs it"),
     ({"auth.kubernetes.enabled": False}, "auth.kubernetes.enabled: without TLS"),
     ({"executorNodes.pools.default": None}, "executorNodes.pools: a mesh without nodes runs no steps"),
+    ({"fullnameOverride": "a.b"}, "at '/fullnameOverride': 'a.b' does not match pattern"),
+    ({"user": 0}, "at '/user': minimum: got 0, want 1"),
+    ({"coordinator.config.journal.objects": "/x"}, "additional properties 'objects' not allowed"),
+    (
+        {"coordinator.service.type": "LoadBalancer"},
+        "coordinator.service.type: nobody from beyond the cluster is let in",
+    ),
+    ({"postgres.url": "postgresql://me@db/x?password=hunter2"}, "postgres.url: must have no password"),
+    ({"postgres.url": "postgresql://db:6432/x"}, "postgres.url: port 6432 is not one of networkPolicy.database.ports"),
+    ({"postgres.url": "postgresql://a,b:6432/x"}, "postgres.url: port 6432 is not one of"),
+    (
+        {"postgres.url": "postgresql://db/x?sslrootcert=/etc/fanfold-database/ca.crt"},
+        "postgres.ca.secret: the file that",
+    ),
+    ({"postgres.password.secret": "db"}, "postgres.url: postgres.password and postgres.ca are of no use without it"),
+    ({"coordinator.config.traces.endpoint": "https://x"}, "coordinator.config.traces.endpoint: port 443 is not one of"),
+    (
+        {"executorNodes.pools.a.config.traces.ca": "/etc/fanfold-traces/ca.crt"},
+        "traces.secret: the files that executorNodes.pools.a.config.traces names come from there",
+    ),
+    ({"coordinator.config.nodes.static": ["x:99"]}, "coordinator.config.nodes.static: port 99 is not one of"),
+    (
+        {"auth.jwt": [{"issuer": "x", "audience": "y", "jwks": "https://x:8443/jwks"}]},
+        "auth.jwt: port 8443 is not one of networkPolicy.issuers.ports",
+    ),
+    (
+        {"auth.kubernetes.principals": {f"{NAMESPACE}/fanfold-coordinator": ["caller"]}},
+        "auth.kubernetes.principals.mesh/fanfold-coordinator: is the coordinators' own",
+    ),
+    ({"tls.mode": "secrets", "tls.secrets": OWN, "auth.kubernetes.enabled": False}, "auth: nobody could call"),
+    ({"tls.certManager.duration": "1h"}, "tls.certManager.renewBefore: must be less than tls.certManager.duration"),
+    ({"tls.trustDomain": "a: b"}, "at '/tls/trustDomain'"),
+    (
+        {"executorNodes.pools.a.workspace.git.url": "git@example.com:x/y"},
+        "at '/executorNodes/pools/a/workspace/git/url'",
+    ),
+    (
+        {"executorNodes.pools.a.workspace": {"claim": "x", "git": {"url": "https://x/y"}}},
+        "pools.a.workspace.git.url: would be cloned by every node into the one workspace.claim",
+    ),
+    (
+        {"executorNodes.pools.a.scratch": "40Gi"},
+        "pools.a.resources.limits.ephemeral-storage: must have room for scratch",
+    ),
+    ({"executorNodes.pools.a.autoscaling": {"kind": "keda", "minReplicas": 20}}, "minReplicas: must not be more than"),
+    ({"executorNodes.pools.a.autoscaling": {"kind": "hpa", "stepsPerNode": 16}}, "stepsPerNode: hpa adds no node"),
+    ({"networkPolicy.traces": None, "tls": None}, "missing property 'tls'"),
 ]
 
 
 @pytest.mark.parametrize(("values", "words"), WRONG, ids=[next(iter(values)) for values, _ in WRONG])
 def test_a_wrong_value_is_refused_and_named(helm: Helm, values: dict[str, Any], words: str) -> None:
     assert words in helm.refusal(values)
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"postgres.url": "postgresql://a:5432,b/x?target_session_attrs=read-write"},
+    {"postgres.url": "postgresql://db:6432/x", "networkPolicy.database.ports": [6432]},
+    {"postgres.url": "postgresql://db:6432/x", "networkPolicy.enabled": False},
+    {"coordinator.service.type": "NodePort", "networkPolicy.callers": [{"cidr": "10.0.0.0/8"}]},
+    {"auth.jwt": [{"issuer": "x", "audience": "y", "jwks": "/etc/keys.json"}]},
+    {"networkPolicy.callers": None, "topologySpread": None, "image.tag": None, "coordinator.resources.limits": None},
+    {"tls.mode": "secrets", "tls.secrets": OWN, "auth.kubernetes.enabled": False, "auth.tokens.secret": "tokens"},
+]
+
+
+@pytest.mark.parametrize("values", RIGHT, ids=str)
+def test_values_that_go_with_one_another_are_taken(helm: Helm, values: dict[str, Any]) -> None:
+    assert helm.template("--set-json", *assignments(values))
+
+
+def test_where_no_account_may_call_nothing_has_one_call(helm: Helm) -> None:
+    manifests = helm.template("--set-json", *assignments(RIGHT[-1]))
+    assert not of_kind(manifests, "Pod")
 
 
 def test_no_level_of_the_schema_takes_keys_that_it_does_not_know() -> None:

@@ -47,13 +47,13 @@ class Helm:
 
     def refusal(self, values: Mapping[str, Any]) -> str:
         """What it says of values with which it must not render."""
-        told = self.run("template", "fanfold", str(CHART), "--set-json", *_assignments(values))
+        told = self.run("template", "fanfold", str(CHART), "--namespace", NAMESPACE, "--set-json", *assignments(values))
         assert told.returncode != 0, "these values were taken"
         return told.stderr
 
-    def template(self, *arguments: str) -> list[Manifest]:
+    def template(self, *arguments: str, release: str = "fanfold") -> list[Manifest]:
         """What the chart comes to."""
-        told = self.run("template", "fanfold", str(CHART), "--namespace", NAMESPACE, *arguments)
+        told = self.run("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
         assert told.returncode == 0, told.stderr
         return [manifest for manifest in yaml.safe_load_all(told.stdout) if manifest]
 
@@ -62,7 +62,8 @@ class Helm:
         return self.template("--values", str(CHART / "ci" / f"{values}-values.yaml"))
 
 
-def _assignments(values: Mapping[str, Any]) -> list[str]:
+def assignments(values: Mapping[str, Any]) -> list[str]:
+    """Values as an argument of `--set-json`."""
     return [",".join(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 

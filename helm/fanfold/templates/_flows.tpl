@@ -14,10 +14,15 @@ where the cluster's network enforces policies; the kubelet's probes are let in b
 # callers
 - from:
     {{- include "fanfold.flows.peers" $policy.callers | trim | nindent 4 }}
-  ports:
-    {{- range include "fanfold.ports" . | fromYamlArray }}
-    - {port: {{ .port }}}
-    {{- end }}
+  ports: [{port: {{ .member.port }}}]
+{{- end }}
+{{- if and (eq .member.service "coordinator") .root.Values.auth.kubernetes.enabled }}
+# the test of the release
+- from:
+    - podSelector:
+        matchLabels:
+          {{- include "fanfold.selector" (dict "root" .root "member" (dict "component" "test")) | nindent 10 }}
+  ports: [{port: {{ .member.port }}}]
 {{- end }}
 {{- with $policy.scrapers }}
 # who reads metrics
@@ -30,12 +35,8 @@ where the cluster's network enforces policies; the kubelet's probes are let in b
 {{/* Where a member may connect to. Given {root, member}. */}}
 {{- define "fanfold.flows.out" -}}
 {{- $policy := .root.Values.networkPolicy }}
-{{- with $policy.dns }}
 # names
-- to:
-    {{- include "fanfold.flows.peers" . | trim | nindent 4 }}
-  ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
-{{- end }}
+{{- include "fanfold.flows.destination" (merge (dict "protocols" (list "UDP" "TCP")) $policy.dns) }}
 {{- if eq .member.service "coordinator" }}
 {{- range include "fanfold.members" .root | fromYamlArray }}
 # {{ .component }}
@@ -44,6 +45,10 @@ where the cluster's network enforces policies; the kubelet's probes are let in b
         matchLabels:
           {{- include "fanfold.selector" (dict "root" $.root "member" .) | nindent 10 }}
   ports: [{port: {{ .mesh }}}]
+{{- end }}
+{{- if (.member.values.config.nodes).static }}
+# nodes that are not the chart's
+{{- include "fanfold.flows.destination" $policy.nodes }}
 {{- end }}
 {{- end }}
 {{- if include "fanfold.asksCluster" . }}
@@ -80,8 +85,10 @@ where the cluster's network enforces policies; the kubelet's probes are let in b
 - to:
     {{- include "fanfold.flows.peers" .to | trim | nindent 4 }}
   ports:
-    {{- range .ports }}
-    - {port: {{ . }}}
+    {{- range $port := .ports }}
+    {{- range $.protocols | default (list "TCP") }}
+    - {port: {{ $port }}, protocol: {{ . }}}
+    {{- end }}
     {{- end }}
 {{- end }}
 {{- end }}

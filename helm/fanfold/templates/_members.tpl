@@ -25,19 +25,20 @@ values     what is configured for it
     "metrics" 7481 "pool" $pool "values" (mergeOverwrite (deepCopy $root.Values.executorNodes.defaults) $values)) }}
 {{- end }}
 {{- range $members }}
+  {{- $_ := set . "values" (merge (dict "config" dict) (deepCopy .values)) }}
   {{- $_ := set . "name" (printf "%s-%s" (include "fanfold.fullname" $root) .component) }}
   {{- $_ := set . "mesh" (ternary .port .mutual (eq $root.Values.tls.mode "none")) }}
 {{- end }}
 {{- toYaml $members }}
 {{- end }}
 
-{{/* The ports of a member at which it serves gRPC. */}}
+{{/* The ports of a member at which it serves gRPC; callers use the first one. */}}
 {{- define "fanfold.ports" -}}
 {{- if ne .member.mesh .member.port }}
-- {name: grpcs, port: {{ .member.port }}}
-- {name: grpcs-mutual, port: {{ .member.mutual }}}
+- {name: grpcs, port: {{ .member.port }}, appProtocol: https}
+- {name: grpcs-mutual, port: {{ .member.mutual }}, appProtocol: https}
 {{- else }}
-- {name: grpc, port: {{ .member.port }}}
+- {name: grpc, port: {{ .member.port }}, appProtocol: kubernetes.io/h2c}
 {{- end }}
 {{- end }}
 
@@ -67,7 +68,7 @@ spiffe://{{ .root.Values.tls.trustDomain }}/{{ .root.Release.Namespace }}/{{ inc
 
 {{/* "true" if a member sends traces. */}}
 {{- define "fanfold.traces" -}}
-{{- if ((.member.values.config).traces).endpoint }}true{{ end }}
+{{- if (.member.values.config.traces).endpoint }}true{{ end }}
 {{- end }}
 
 {{/* "true" if callers, and not only the mesh's own services, may call a member. */}}

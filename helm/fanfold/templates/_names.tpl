@@ -4,14 +4,18 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
+{{/*
+What all names begin with, in at most 30 characters: a StatefulSet may have 52, as the cluster makes a label of its name
+and 11 more, and those of pools take up to 22. Longer ones end in their hash, so that two that begin alike differ.
+*/}}
 {{- define "fanfold.fullname" -}}
-{{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
-{{- else if contains (include "fanfold.name" .) .Release.Name }}
-{{- .Release.Name | trunc 40 | trimSuffix "-" }}
-{{- else }}
-{{- printf "%s-%s" .Release.Name (include "fanfold.name" .) | trunc 40 | trimSuffix "-" }}
+{{- $own := include "fanfold.name" . }}
+{{- $made := ternary .Release.Name (printf "%s-%s" .Release.Name $own) (contains $own .Release.Name) }}
+{{- $name := .Values.fullnameOverride | default $made | replace "." "-" }}
+{{- if gt (len $name) 30 }}
+{{- $name = printf "%s-%s" (trunc 23 $name) (sha256sum $name | trunc 6) }}
 {{- end }}
+{{- $name }}
 {{- end }}
 
 {{/* Labels of whatever belongs to the release. Given the root. */}}

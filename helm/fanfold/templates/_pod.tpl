@@ -16,20 +16,17 @@ spec:
   terminationGracePeriodSeconds: {{ include "fanfold.pod.grace" . }}
   securityContext:
     {{- include "fanfold.pod.user" . | nindent 4 }}
-  {{- with .root.Values.image.pullSecrets }}
-  imagePullSecrets:
-    {{- range . }}
-    - name: {{ . }}
-    {{- end }}
+  {{- with include "fanfold.pod.place" . | trim }}
+  {{- nindent 2 . }}
   {{- end }}
-  {{- include "fanfold.pod.place" . | trim | nindent 2 }}
+  {{- include "fanfold.pod.spread" . | trim | nindent 2 }}
   {{- if and .member.pool .member.values.workspace.git.url }}
   initContainers:
     - {{ include "fanfold.pod.clone" . | indent 6 | trim }}
   {{- end }}
   containers:
     - name: {{ .member.service }}
-      {{- include "fanfold.pod.container" . | nindent 6 }}
+      {{- include "fanfold.pod.container" (merge (dict "for" "service") .) | nindent 6 }}
       command: [fanfold, serve, {{ .member.service }}, --config, /etc/fanfold/settings.yaml]
       ports:
         {{- range include "fanfold.ports" . | fromYamlArray }}
@@ -39,6 +36,9 @@ spec:
       env:
         {{- include "fanfold.pod.variables" . | nindent 8 }}
       {{- include "fanfold.pod.probes" . | trim | nindent 6 }}
+      {{- with include "fanfold.pod.last" . }}
+      lifecycle: {preStop: {exec: {command: [sleep, {{ quote . }}]}}}
+      {{- end }}
       resources:
         {{- toYaml .member.values.resources | nindent 8 }}
   volumes:
@@ -49,15 +49,17 @@ spec:
     {{- end }}
 {{- end }}
 
-{{/* What all containers of a member have in common. */}}
+{{/* What all containers of a member have in common. Given {root, member, for}, see files. */}}
 {{- define "fanfold.pod.container" -}}
-image: {{ include "fanfold.pod.image" . }}
+image: {{ include "fanfold.pod.image" . | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   {{- include "fanfold.pod.limits" . | nindent 2 }}
 volumeMounts:
   {{- range include "fanfold.pod.files" . | fromYamlArray }}
-  - {{ toYaml (omit . "volume") | indent 4 | trim }}
+  {{- if has $.for (.for | default (list "service")) }}
+  - {{ toYaml (omit . "volume" "for") | indent 4 | trim }}
+  {{- end }}
   {{- end }}
 {{- end }}
 
@@ -67,12 +69,14 @@ volumeMounts:
 {{- end }}
 {{- end }}
 
-{{/* Who the processes are: nobody in particular, and never root. */}}
+{{/* Who the processes are: nobody in particular, and never root. Given {root}. */}}
 {{- define "fanfold.pod.user" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with .root.Values.user }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+fsGroup: {{ int64 . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
@@ -85,20 +89,39 @@ capabilities: {drop: [ALL]}
 {{- end }}
 
 {{/*
-Seconds from SIGTERM to SIGKILL: those that running calls and steps get, those in which steps are stopped, and 20 for
-what the service then tells and tidies up.
+Seconds until SIGKILL: those before SIGTERM, those that running calls and steps then get, those in which steps are
+stopped, and 20 for what the service then tells and tidies up.
 */}}
 {{- define "fanfold.pod.grace" -}}
-{{- with .member.values.config }}
-{{- add (ceil .drain_grace) (ceil ((.step).stop_grace | default 0)) 20 }}
-{{- end }}
+{{- $config := .member.values.config }}
+{{- $stop := ternary (($config.step).stop_grace | default 5) 0 (hasKey .member "pool") }}
+{{- add (include "fanfold.pod.last" .) (ceil ($config.drain_grace | default 30)) (ceil $stop) 20 }}
 {{- end }}
 
-{{/* Which of the cluster's nodes it may run on, and how pods spread over them. */}}
+{{/*
+Seconds before SIGTERM in which a service that has others of its kind still takes calls, as it takes the cluster a while
+until it sends none to a pod that goes; empty if there are no others.
+*/}}
+{{- define "fanfold.pod.last" -}}
+{{- if and .member.database (gt (int .member.values.replicas) 1) }}5{{ end }}
+{{- end }}
+
+{{/* Seconds that a service may take to start: a large database may have to be brought up to date first. */}}
+{{- define "fanfold.pod.start" -}}
+1800
+{{- end }}
+
+{{/* Which of the cluster's nodes it may run on, and with which Secrets those get its image. */}}
 {{- define "fanfold.pod.place" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ quote . }}
+  {{- end }}
+{{- end }}
 {{- with .member.values }}
 {{- with .priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ quote . }}
 {{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
@@ -109,6 +132,10 @@ tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* How the pods of a member spread over the cluster. */}}
+{{- define "fanfold.pod.spread" -}}
 {{- with .root.Values.topologySpread }}
 topologySpreadConstraints:
   {{- range . }}
@@ -127,7 +154,7 @@ is a service whose event loop hangs; not ready one that starts or drains.
 {{- define "fanfold.pod.probes" -}}
 {{- $plain := eq .root.Values.tls.mode "none" }}
 {{- range $probe, $times := dict
-  "startupProbe" (dict "periodSeconds" 2 "timeoutSeconds" 5 "failureThreshold" 60)
+  "startupProbe" (dict "periodSeconds" 2 "timeoutSeconds" 5 "failureThreshold" (div (include "fanfold.pod.start" .) 2))
   "livenessProbe" (dict "periodSeconds" 10 "timeoutSeconds" 5 "failureThreshold" 6)
   "readinessProbe" (dict "periodSeconds" 5 "timeoutSeconds" 5 "failureThreshold" 2) }}
 {{ $probe }}:
@@ -152,14 +179,14 @@ is a service whose event loop hangs; not ready one that starts or drains.
   value: {{ ternary "$(POD_IP)" "[$(POD_IP)]" (eq .root.Values.listen "0.0.0.0") }}:{{ .member.mesh }}
 {{- end }}
 {{- range $name, $from := .member.values.secretEnv }}
-- name: {{ $name }}
-  valueFrom: {secretKeyRef: {name: {{ $from.secret }}, key: {{ $from.key }}}}
+- name: {{ quote $name }}
+  valueFrom: {secretKeyRef: {name: {{ quote $from.secret }}, key: {{ quote $from.key }}}}
 {{- end }}
 {{- end }}
 
 {{/*
-Files that a container sees: mounts, each with the volume behind it unless one before has that. Everything else is
-read-only, and so are all of these but for the last group.
+Files that containers see: mounts, each with the volume behind it unless one before has that, and the containers it is for
+(`service`, which is the default, or `clone`). Everything else is read-only, and so are all of these but for the last group.
 */}}
 {{- define "fanfold.pod.files" -}}
 {{- $values := .member.values }}
@@ -182,7 +209,7 @@ read-only, and so are all of these but for the last group.
 - name: tls
   mountPath: /etc/fanfold-tls
   readOnly: true
-  volume: {secret: {secretName: {{ include "fanfold.certificate" . }}, defaultMode: 0440}}
+  volume: {secret: {secretName: {{ include "fanfold.certificate" . | quote }}, defaultMode: 0440}}
 {{- else if eq .member.service "coordinator" }}
 - name: mesh
   mountPath: /var/run/fanfold/mesh
@@ -195,8 +222,8 @@ read-only, and so are all of these but for the last group.
   readOnly: true
   volume:
     secret:
-      secretName: {{ .root.Values.auth.tokens.secret }}
-      items: [{key: {{ .root.Values.auth.tokens.key }}, path: tokens.yaml}]
+      secretName: {{ quote .root.Values.auth.tokens.secret }}
+      items: [{key: {{ quote .root.Values.auth.tokens.key }}, path: tokens.yaml}]
       defaultMode: 0440
 {{- end }}
 {{- if and .member.database $postgres.url (or $postgres.password.secret $postgres.ca.secret) }}
@@ -209,12 +236,12 @@ read-only, and so are all of these but for the last group.
       sources:
         {{- with $postgres.password }}
         {{- if .secret }}
-        - secret: {name: {{ .secret }}, items: [{key: {{ .key }}, path: password}]}
+        - secret: {name: {{ quote .secret }}, items: [{key: {{ quote .key }}, path: password}]}
         {{- end }}
         {{- end }}
         {{- with $postgres.ca }}
         {{- if .secret }}
-        - secret: {name: {{ .secret }}, items: [{key: {{ .key }}, path: ca.crt}]}
+        - secret: {name: {{ quote .secret }}, items: [{key: {{ quote .key }}, path: ca.crt}]}
         {{- end }}
         {{- end }}
 {{- end }}
@@ -222,7 +249,7 @@ read-only, and so are all of these but for the last group.
 - name: traces
   mountPath: /etc/fanfold-traces
   readOnly: true
-  volume: {secret: {secretName: {{ .root.Values.traces.secret }}, defaultMode: 0440}}
+  volume: {secret: {secretName: {{ quote .root.Values.traces.secret }}, defaultMode: 0440}}
 {{- end }}
 {{- if and .member.pool (include "fanfold.hasAgents" .) }}
 - name: agents
@@ -235,45 +262,49 @@ read-only, and so are all of these but for the last group.
         - configMap: {name: {{ .member.name }}-agents}
         {{- end }}
         {{- with $values.agentsConfigMap }}
-        - configMap: {name: {{ . }}}
+        - configMap: {name: {{ quote . }}}
         {{- end }}
 {{- end }}
 {{- if .member.pool }}
 - name: workspace
   mountPath: /workspace
+  for: [service, clone]
   {{- with $values.workspace }}
   {{- if .claim }}
-  volume: {persistentVolumeClaim: {claimName: {{ .claim }}}}
+  volume: {persistentVolumeClaim: {claimName: {{ quote .claim }}}}
   {{- else }}
-  volume: {emptyDir: {sizeLimit: {{ .size }}}}
+  volume: {emptyDir: {sizeLimit: {{ quote .size }}}}
   {{- end }}
   {{- with .git.credentials }}
   {{- if .secret }}
 - name: git
   mountPath: /etc/fanfold-git
+  for: [clone]  # and not for steps, which would read them
   readOnly: true
   volume:
-    secret: {secretName: {{ .secret }}, items: [{key: {{ .key }}, path: credentials}], defaultMode: 0440}
+    secret: {secretName: {{ quote .secret }}, items: [{key: {{ quote .key }}, path: credentials}], defaultMode: 0440}
   {{- end }}
   {{- end }}
   {{- end }}
 {{- else if not $postgres.url }}
 - name: data
   mountPath: /var/lib/fanfold
-  volume: {persistentVolumeClaim: {claimName: {{ $values.persistence.existingClaim | default .member.name }}}}
+  volume: {persistentVolumeClaim: {claimName: {{ $values.persistence.existingClaim | default .member.name | quote }}}}
 {{- end }}
 - name: scratch
   mountPath: /tmp
   subPath: tmp
-  volume: {emptyDir: {sizeLimit: {{ $values.scratch | default "1Gi" }}}}
+  for: [service, clone]
+  volume: {emptyDir: {sizeLimit: {{ $values.scratch | default "1Gi" | quote }}}}
 - name: scratch
   mountPath: /home/fanfold
   subPath: home
+  for: [service, clone]
 {{- end }}
 
 {{/* A token of the pod's service account for this mesh, as a volume. Given the root. */}}
 {{- define "fanfold.pod.token" -}}
-{projected: {sources: [{serviceAccountToken: {path: token, audience: {{ .Values.auth.kubernetes.audience }}, expirationSeconds: 3600}}]}}
+{projected: {sources: [{serviceAccountToken: {path: token, audience: {{ quote .Values.auth.kubernetes.audience }}, expirationSeconds: 3600}}]}}
 {{- end }}
 
 {{/*
@@ -283,7 +314,7 @@ name the helper, so that no file of settings is needed.
 {{- define "fanfold.pod.clone" -}}
 {{- $git := .member.values.workspace.git -}}
 name: workspace
-{{ include "fanfold.pod.container" . }}
+{{ include "fanfold.pod.container" (merge (dict "for" "clone") .) }}
 workingDir: /workspace
 command: [sh, -euc]
 args:

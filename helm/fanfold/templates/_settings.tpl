@@ -32,7 +32,7 @@ auth:
 {{- $asks := include "fanfold.asksCluster" . }}
 {{- if ne .root.Values.tls.mode "none" }}
 certificates:
-  - match: {{ include "fanfold.identity" (dict "root" .root "account" "coordinator") }}
+  - match: {{ include "fanfold.identity" (dict "root" .root "account" "coordinator") | quote }}
     principal: coordinator
     roles: [coordinator]
 {{- end }}
@@ -54,20 +54,21 @@ tokens: /etc/fanfold-tokens/tokens.yaml
 
 {{/* The cluster as an issuer of tokens. */}}
 {{- define "fanfold.settings.cluster" -}}
-- issuer: {{ .root.Values.auth.kubernetes.issuer }}
-  audience: {{ .root.Values.auth.kubernetes.audience }}
+- issuer: {{ .root.Values.auth.kubernetes.issuer | quote }}
+  audience: {{ .root.Values.auth.kubernetes.audience | quote }}
   jwks: https://kubernetes.default.svc/openid/v1/jwks
   jwks_ca: /var/run/fanfold/cluster/ca.crt
   jwks_token_file: /var/run/fanfold/cluster/token
   default_roles: []
   principals:
-    {{- $own := printf "system:serviceaccount:%s:%s" .root.Release.Namespace (include "fanfold.fullname" .root) }}
-    {{ $own }}-coordinator: [coordinator]
+    {{- $own := printf "%s/%s" .root.Release.Namespace (include "fanfold.fullname" .root) }}
+    {{- $principals := dict (printf "%s-coordinator" $own) (list "coordinator") }}
     {{- if include "fanfold.takesCallers" . }}
-    {{ $own }}-caller: [caller]
-    {{- range $account, $roles := .root.Values.auth.kubernetes.principals }}
-    system:serviceaccount:{{ replace "/" ":" $account }}: {{ toJson $roles }}
+    {{- $callers := dict (printf "%s-caller" $own) (list "caller") }}
+    {{- $principals = merge $principals (.root.Values.auth.kubernetes.principals | default dict) $callers }}
     {{- end }}
+    {{- range $account, $roles := $principals }}
+    system:serviceaccount:{{ replace "/" ":" $account }}: {{ toJson $roles }}
     {{- end }}
 {{- end }}
 
@@ -129,6 +130,13 @@ agents:
   {{- if include "fanfold.hasAgents" . }}
   directory: /etc/fanfold-agents
   {{- end }}
+{{- end }}
+
+{{/* "true" if a pool has the agents that nodes bring along. Given the root. */}}
+{{- define "fanfold.hasBuiltin" -}}
+{{- range include "fanfold.members" . | fromYamlArray }}
+{{- if and .pool (dig "agents" "builtin" true .values.config) }}true{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* "true" if a pool has agent files. */}}
