@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepOutcome
 from fanfold.schema import SchemaValidator
 from fanfold.schema.structured import UNCHECKED, Structured, structured_text
+from fanfold.strict_json import compact_json
 
 _MOST_GROWTH = 16  # 4 bytes a character, and numbers that are written out
 
@@ -146,4 +146,4 @@ def _is_told_longer(value: object, text: str, max_bytes: int) -> bool:
     """Whether a value, which was read from `text`, is too large to be told: 1e15 has 4 bytes, told it has 18."""
     if len(text) * _MOST_GROWTH <= max_bytes:
         return False
-    return is_longer(json.dumps(value, separators=(",", ":"), ensure_ascii=False), max_bytes)
+    return is_longer(compact_json(value), max_bytes)

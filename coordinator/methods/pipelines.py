@@ -33,8 +33,8 @@ from fanfold.wire.ahead import PartsAhead
 from fanfold.wire.parts import spec_with_texts
 from fanfold.wire.pipeline import answer_from_proto
 from fanfold.wire.run import detail_from_proto
-from fanfold.wire.step import json_from_text
 from fanfold.wire.time import seconds_from_proto
+from fanfold.wire.values import json_from_text
 
 DEFAULT_REQUESTS = 64
 MOST_REQUESTS = 1_000

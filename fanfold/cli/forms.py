@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
+
+from fanfold.strict_json import is_deeper, refuse_constant
 
 MAX_DEPTH = 128
 """How deep values may be nested."""
@@ -67,7 +69,7 @@ def read_json_lines(text: str) -> Content:
 
 def _json_value(text: str, first_line: int = 1) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         raise Wrong(f"is no JSON: {error.msg}", first_line + error.lineno - 1, error.colno) from None
     except RecursionError:
@@ -89,28 +91,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"has {constant}, which is no JSON number")
-
-
 def refuse_depth(value: Any) -> None:
     """Raise Wrong if `value` is nested deeper than MAX_DEPTH, which others might not survive."""
-    layer = [value]
-    for _ in range(MAX_DEPTH + 1):
-        layer = [child for parent in layer for child in _children(parent)]
-        if not layer:
-            return
-    raise too_deep()
-
-
-def _children(value: Any) -> Iterable[Any]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()
+    if is_deeper(value, MAX_DEPTH):
+        raise too_deep()
 
 
 def too_deep() -> Wrong:

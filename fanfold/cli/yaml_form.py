@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
 def _finite_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     value: float = loader.construct_yaml_float(node)
     if not math.isfinite(value):
-        raise _wrong_at(node, f"has {node.value}, which is no JSON number")
+        raise _wrong_at(node, f"{node.value} is no JSON value")
     return value
 
 

@@ -14,6 +14,7 @@ from fanfold.model.principal import covers
 from fanfold.model.script import MAX_LINEAGE, AgentFailure, AgentOptions, ScriptMeta, ScriptResult, StopReason
 from fanfold.model.step import FailureCode, StepFailure
 from fanfold.model.validation import nearest_name, parse_line
+from fanfold.strict_json import parse_json
 
 OPTION_NAMES = tuple(field.name for field in fields(AgentOptions))
 _META_NAMES = tuple(field.name for field in fields(ScriptMeta))
@@ -72,13 +73,9 @@ def parse_parent(parent: str, owner: str, *, path: str = "parent") -> str:
 def parse_args(text: str, *, path: str = "args") -> Any:
     """The arguments of a script from JSON text; none are null. Raises InvalidArgument for what is no JSON."""
     try:
-        return json.loads(text, parse_constant=_refuse) if text else None
+        return parse_json(text) if text else None
     except (ValueError, RecursionError) as error:
         raise InvalidArgument.of_field(path, f"must be JSON: {error or 'nests too deep'}") from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON number")
 
 
 def result_from_json(text: bytes) -> ScriptResult:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from fanfold.strict_json import refuse_constant
+
 MAX_CANDIDATES = 8
 """Values that are looked at; each costs a validation."""
 
@@ -16,13 +18,6 @@ _MAX_READ = 8 * 2**20
 _COUNTED_PER_READ = 64
 _FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 _START = re.compile(r"[{\[]")
-
-
-def refuse_constant(constant: str) -> None:
-    """For `parse_constant`: NaN and such are no JSON."""
-    raise ValueError(f"{constant} is no JSON value")
-
-
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 

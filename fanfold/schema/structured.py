@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fanfold.errors import FanfoldError
 from fanfold.model.step import FailureCode, StepFailure
-from fanfold.schema.candidates import embedded_values, refuse_constant
+from fanfold.schema.candidates import embedded_values
+from fanfold.strict_json import parse_json
 
 MAX_TEXT = 8 * 2**20
 """Characters of a text that is read as JSON: several times what a value may have, and soon read."""
@@ -58,7 +58,7 @@ async def structured_text(validator: Validator, schema: object, text: str, *, ow
     if len(text) > MAX_TEXT:
         return _invalid(f"the output has more than {MAX_TEXT:,} characters, and is not read as JSON")
     try:
-        value = json.loads(text, parse_constant=refuse_constant)
+        value = parse_json(text)
     except RecursionError:
         return _invalid("the output is nested too deep")
     except ValueError as error:

@@ -9,9 +9,11 @@ from typing import Any
 from fanfold.errors import InvalidArgument
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepEvent, StepFailure, StepOutcome
 from fanfold.parts import Encoded, Piece, TextField, Texts, byte_size
+from fanfold.strict_json import compact_json
 from fanfold.v1 import executor_node_pb2 as link_pb
 from fanfold.v1 import step_pb2
-from fanfold.wire.step import STRUCTURED_PATH, json_from_text, json_to_text, schema_from_text
+from fanfold.wire.step import STRUCTURED_PATH
+from fanfold.wire.values import json_from_text, schema_from_text
 
 _FIELD_TO_PROTO = {field: step_pb2.TextField.Value(f"TEXT_FIELD_{field.name}") for field in TextField}
 _FIELD_FROM_PROTO = {number: field for field, number in _FIELD_TO_PROTO.items()}
@@ -105,7 +107,7 @@ def within(event: StepEvent, max_bytes: int) -> StepEvent:
 
 def size_of(outcome: StepOutcome) -> int:
     """Bytes of an outcome's texts."""
-    structured = 0 if outcome.structured is None else len(json_to_text(outcome.structured).encode())
+    structured = 0 if outcome.structured is None else len(compact_json(outcome.structured).encode())
     return byte_size(outcome.output) + structured
 
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.script import AgentFailure, Script, ScriptMeta, ScriptPhase, ScriptResult, StopReason
 from fanfold.model.script_checks import parse_args, parse_meta, parse_parent
+from fanfold.strict_json import compact_json
 from fanfold.v1 import run_pb2 as pb
-from fanfold.wire.step import failure_from_proto, failure_to_proto, json_to_text
+from fanfold.wire.step import failure_from_proto, failure_to_proto
 from fanfold.wire.unknown import has_unknown
 
 _REASON_TO_PROTO = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
@@ -25,7 +26,7 @@ def script_to_proto(script: Script, message: pb.Script) -> None:
     message.source = script.source
     meta_to_proto(script.meta, message)
     if script.args is not None:
-        message.args_json = json_to_text(script.args)
+        message.args_json = compact_json(script.args)
     message.provider = script.provider
     if script.max_total_agents is not None:
         message.max_total_agents = script.max_total_agents
@@ -104,7 +105,7 @@ def meta_from_proto(message: pb.ScriptMeta) -> ScriptMeta:
 def result_to_proto(result: ScriptResult, message: pb.ScriptResult) -> None:
     """Write a result into a message."""
     if result.stop_reason is StopReason.COMPLETED:
-        message.value_json = json_to_text(result.value)
+        message.value_json = compact_json(result.value)
     message.stop_reason = _REASON_TO_PROTO[result.stop_reason]
     message.error = result.error
     message.agents_started = result.agents_started

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-from fanfold.errors import FieldViolation, InvalidArgument
 from fanfold.model.step import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_MAX_STEPS,
@@ -30,11 +28,11 @@ from fanfold.model.step import (
     Usage,
 )
 from fanfold.parts import LargeTexts, TextField
+from fanfold.strict_json import compact_json
 from fanfold.v1 import step_pb2 as pb
 from fanfold.wire.time import seconds_from_proto, set_duration, set_timestamp, time_from_proto
 from fanfold.wire.unknown import has_unknown, unknown_of
-
-MAX_JSON_DEPTH = 64
+from fanfold.wire.values import json_from_text, schema_from_text
 
 STRUCTURED_PATH = "outcome.structured_json"
 
@@ -56,7 +54,7 @@ def spec_to_proto(
     if spec.parent_session_id:
         message.parent_session_id = spec.parent_session_id
     if spec.output_schema is not None:
-        text = json_to_text(spec.output_schema)
+        text = compact_json(spec.output_schema)
         if large is None or large.lift(TextField.OUTPUT_SCHEMA_JSON, text):
             message.output_schema_json = text
     if spec.policy is not DEFAULT_POLICY and spec.policy != DEFAULT_POLICY:
@@ -92,18 +90,6 @@ def spec_from_proto(
         policy=_policy_from_proto(message.policy) if has_policy else DEFAULT_POLICY,
         unknown_fields=unknown_of(message) if unknown else b"",
     )
-
-
-def schema_from_text(text: str, path: str, schemas: dict[str, Any] | None = None) -> Any:
-    """The schema that JSON text stands for; see `spec_from_proto`."""
-    if schemas is not None and text in schemas:
-        return schemas[text]
-    schema = json_from_text(text, path=path)
-    if schema is None:
-        raise InvalidArgument.of_field(path, "must be a JSON Schema, not null")
-    if schemas is not None:
-        schemas[text] = schema
-    return schema
 
 
 def _policy_to_proto(policy: StepPolicy, message: pb.StepPolicy) -> None:
@@ -144,7 +130,7 @@ def outcome_to_proto(
     message.attempts = outcome.attempts
     message.node = outcome.node
     if outcome.structured is not None:
-        text = json_to_text(outcome.structured)
+        text = compact_json(outcome.structured)
         if large is None or large.lift(TextField.STRUCTURED_JSON, text):
             message.structured_json = text
     for anchor in outcome.source_anchors:
@@ -304,37 +290,3 @@ def _progress_from_proto(message: pb.StepProgress) -> Progress | None:
             return AttemptStarted(attempt=attempt.attempt, node=attempt.node, cause=failure_from_proto(attempt.cause))
         case _:
             return None
-
-
-def json_to_text(value: Any) -> str:
-    """Compact JSON text."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def json_from_text(text: str, *, path: str) -> Any:
-    """The value of JSON text.
-
-    Raises:
-        InvalidArgument: it is not JSON (RFC 8259: NaN and Infinity are not), or nested deeper than MAX_JSON_DEPTH.
-    """
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise InvalidArgument.of_field(path, f"must be nested at most {MAX_JSON_DEPTH} deep") from None
-    except ValueError as error:
-        raise InvalidArgument.of_field(path, f"must be JSON: {error}") from None
-    if _deeper_than(value, MAX_JSON_DEPTH):
-        raise InvalidArgument(violations=[FieldViolation(path, f"must be nested at most {MAX_JSON_DEPTH} deep")])
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _deeper_than(value: Any, levels: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    if levels == 0:
-        return True
-    return any(_deeper_than(item, levels - 1) for item in (value.values() if isinstance(value, dict) else value))

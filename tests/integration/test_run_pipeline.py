@@ -53,7 +53,7 @@ async def until_none_in_flight(running: RunningMesh) -> None:
         ([opened()], "items", "ended without a batch"),
         ([opened(), items("1", last=False)], "items", "ended without a batch"),
         ([opened(), items("1", last=False), items("1", "{", "2")], "items[2]", "must be JSON"),
-        ([opened(), items("NaN")], "items[0]", "NaN is not a JSON value"),
+        ([opened(), items("NaN")], "items[0]", "NaN is no JSON value"),
         ([opened(), items("[" * 65 + "]" * 65)], "items[0]", "at most 64 deep"),
         ([opened(), items(*["1"] * 5001)], "items", "at most 5,000 items (limits.items)"),
         ([opened(), items(f'"{"x" * 1_000_000}"')], "items", "at most 1,000,000 bytes (limits.run_bytes)"),

@@ -11,7 +11,7 @@ from coordinator.scripts.host.limits import MAX_VALUE_BYTES
 from coordinator.scripts.host.messages import number_of, text_of
 from fanfold.model.script import StopReason
 from fanfold.parts import byte_size
-from fanfold.wire.step import json_to_text
+from fanfold.strict_json import compact_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def ending_of(frame: Frame) -> Ending:
 
 
 def _returned(value: Any) -> Ending:
-    size = byte_size(json_to_text(value))
+    size = byte_size(compact_json(value))
     if size > MAX_VALUE_BYTES:
         error = f"the return value must be at most {MAX_VALUE_BYTES:,} bytes as JSON, not {size:,}"
         return Ending(StopReason.ERROR, error, by_itself=True)

@@ -30,7 +30,6 @@ from fanfold.model.step import (
 from fanfold.model.validation import outcome_from_json, outcome_to_json, parse_spec, spec_to_json
 from fanfold.v1 import step_pb2 as pb
 from fanfold.wire.step import (
-    MAX_JSON_DEPTH,
     event_from_proto,
     event_to_proto,
     outcome_from_proto,
@@ -38,6 +37,7 @@ from fanfold.wire.step import (
     spec_from_proto,
     spec_to_proto,
 )
+from fanfold.wire.values import MAX_JSON_DEPTH
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 line = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40)
@@ -165,7 +165,7 @@ def test_fields_of_a_newer_peer_are_passed_on() -> None:
     ("text", "told"),
     [
         ("{", "must be JSON"),
-        ("NaN", "NaN is not a JSON value"),
+        ("NaN", "NaN is no JSON value"),
         ("null", "must be a JSON Schema, not null"),
         ("[" * 100_000, f"nested at most {MAX_JSON_DEPTH} deep"),
         ("[" * (MAX_JSON_DEPTH + 1) + "]" * (MAX_JSON_DEPTH + 1), f"nested at most {MAX_JSON_DEPTH} deep"),
