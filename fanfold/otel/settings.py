@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, model_validator
 
@@ -39,10 +39,17 @@ class TraceSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         url = urlsplit(self.endpoint)
-        if self.endpoint and (url.scheme not in {"http", "https"} or not url.hostname):
+        if self.endpoint and (url.scheme not in {"http", "https"} or not url.hostname or not _has_good_port(url)):
             raise ValueError("endpoint must be like http://collector.example.com:4318")
-        if url.username is not None or url.query:
+        if url.username is not None or url.query or url.fragment:
             raise ValueError("endpoint must not contain credentials; show them as headers (header_files)")
         if not all(map(_HEADER.fullmatch, self.header_files)):
             raise ValueError("header_files must be named as headers are")
         return self
+
+
+def _has_good_port(url: SplitResult) -> bool:
+    try:
+        return url.port is None or url.port > 0
+    except ValueError:
+        return False

@@ -15,7 +15,7 @@ from fanfold.settings.layers import Layer, Location
 def file_layer(file: Path) -> Layer:
     """What is in a file. Raises InvalidArgument, naming file and line, if that makes no sense; never a value."""
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")  # as editors on Windows write it
     except OSError as error:
         raise _unreadable(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -60,7 +60,7 @@ def _parsed(text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:  # as "[::1]:7400"
+    except (ValueError, RecursionError):  # as "[::1]:7400"
         return text
 
 

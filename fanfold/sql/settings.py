@@ -32,11 +32,13 @@ class DatabaseSettings(Section):
             raise ValueError("path and url exclude one another")
         try:
             url = make_url(self.url)
-        except ArgumentError:
-            raise ValueError("url must be like postgresql://user@host/database") from None
+        except (ArgumentError, ValueError):  # the latter with what is in the place of the port
+            raise ValueError("url must be like postgresql://user@host/database, with one host and port there") from None
         if url.drivername not in {"postgresql", "postgres"}:
             raise ValueError("url must begin with postgresql://")
-        if url.password is not None or any("password" in name for name in url.query):  # as that of a key: sslpassword
+        if url.password is not None or any(
+            "password" in name.lower() for name in url.query
+        ):  # as that of a key: sslpassword
             raise ValueError("url must not contain the password; name its file as password_file")
         return self
 

@@ -78,6 +78,11 @@ def test_toml_is_read_as_well(tmp_path: Path) -> None:
     assert _load(file) == Settings(name="toml", listen=Listen(port=9), nodes=[Listen(port=10)])
 
 
+@pytest.mark.parametrize(("name", "text"), [("node.yaml", "name: x\n"), ("node.toml", 'name = "x"\n')])
+def test_files_may_begin_with_the_mark_that_some_editors_write(tmp_path: Path, name: str, text: str) -> None:
+    assert _load(_file(tmp_path, f"\N{ZERO WIDTH NO-BREAK SPACE}{text}", name)).name == "x"
+
+
 def test_variables_hold_json_for_lists_and_mappings_and_plain_text_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX + "NODES", '[{"port": 1}, {"port": 2}]')
     monkeypatch.setenv(PREFIX + "LABELS__zone", "a")
@@ -130,6 +135,13 @@ def test_what_is_missing_is_told_with_where_it_goes(tmp_path: Path) -> None:
     file = _file(tmp_path, "verbose: true\n")
     assert _wrong() == {"name": f"is required (give it as {PREFIX}NAME)"}
     assert _wrong(file) == {"name": f"is required (give it as {PREFIX}NAME or in {file})"}
+
+
+def test_a_variable_that_nests_too_deep_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "NODES", "[" * 50_000)
+    with pytest.raises(InvalidArgument) as raised:
+        _load(name="x")
+    assert [(it.field, PREFIX + "NODES" in it.description) for it in raised.value.violations] == [("nodes", True)]
 
 
 def test_a_variable_cannot_be_given_whole_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
