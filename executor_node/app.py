@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
@@ -44,7 +44,7 @@ async def running(
         FailedPrecondition: an address is not loopback, or is taken.
     """
     places = places_of(config)
-    coordinators = [parse_address(each, field=f"announce_to[{index}]") for index, each in enumerate(config.announce_to)]
+    announced_to = [parse_address(each, field=f"announce_to[{index}]") for index, each in enumerate(config.announce_to)]
     offer = Offer(config.agents)
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
@@ -61,61 +61,62 @@ async def running(
                 validator=validator,
                 places=places,
                 environment=environment,
-                limits=Limits(
-                    concurrency_hint=config.capacity.concurrency_hint,
-                    max_concurrent_steps=config.capacity.max_concurrent_steps,
-                    prompt_bytes=config.step.prompt_bytes,
-                    output_bytes=config.step.output_bytes,
-                    file_bytes=config.step.file_bytes,
-                    stop_grace=config.step.stop_grace,
-                    quota_pause=config.agents.quota_pause,
-                    kept_folders=config.agents.kept_folders,
-                    kept_folder_seconds=config.agents.kept_folder_seconds,
-                    clean_up_seconds=config.agents.clean_up_seconds,
-                    shared_workers=config.shared_workers,
-                ),
+                limits=_limits(config),
                 tracer=tracer,
             )
         )
         executions.prestart()
-        identity = _Identity(config, offer, executions)
-        kept = config.kept
-        servicer = ExecutorNodeServicer(
-            executions,
-            identity.describe,
-            Keeping(seconds=kept.seconds, characters=kept.characters),
-            caller_grace=config.step.caller_grace,
-        )
+        keeping = Keeping(seconds=config.kept.seconds, characters=config.kept.characters)
+        describe = _Identity(config, offer, executions).describe
+        servicer = ExecutorNodeServicer(executions, describe, keeping, caller_grace=config.step.caller_grace)
         NodeCollector(executions, servicer.links, registry)
-
-        async def finish(grace: float) -> None:
-            executions.begin_drain()
-            servicer.tell_status()  # coordinators then place nothing more here, and end their links
-            await executions.drain(grace)
-
-        up = await stack.enter_async_context(
-            serving(
-                [service(servicer, direct_callers=config.direct_callers)],
-                config,
-                registry=registry,
-                client=config.client,
-                step_bytes=config.step.prompt_bytes,
-                finish=finish,
-            )
-        )
-        address = config.advertise or up.address
-        credentials = config.client.credentials()
-        announcing = [
-            keep_announcing(each, name=config.name, address=address, credentials=credentials) for each in coordinators
-        ]
+        up = await stack.enter_async_context(_serving(config, executions, servicer, registry))
 
         def offer_anew() -> None:
             executions.offer(offer.agents)
             servicer.tell_node()
 
-        keeping = offer.keep_current(offer_anew)
-        await stack.enter_async_context(background(_end_without(supervision, up), keeping, *announcing))
+        address, credentials = config.advertise or up.address, config.client.credentials()
+        announcing = [
+            keep_announcing(each, name=config.name, address=address, credentials=credentials) for each in announced_to
+        ]
+        keeping_offer = offer.keep_current(offer_anew)
+        await stack.enter_async_context(background(_end_without(supervision, up), keeping_offer, *announcing))
         yield up
+
+
+def _limits(config: ExecutorNodeConfig) -> Limits:
+    return Limits(
+        concurrency_hint=config.capacity.concurrency_hint,
+        max_concurrent_steps=config.capacity.max_concurrent_steps,
+        prompt_bytes=config.step.prompt_bytes,
+        output_bytes=config.step.output_bytes,
+        file_bytes=config.step.file_bytes,
+        stop_grace=config.step.stop_grace,
+        quota_pause=config.agents.quota_pause,
+        kept_folders=config.agents.kept_folders,
+        kept_folder_seconds=config.agents.kept_folder_seconds,
+        clean_up_seconds=config.agents.clean_up_seconds,
+        shared_workers=config.shared_workers,
+    )
+
+
+def _serving(
+    config: ExecutorNodeConfig, executions: Executions, servicer: ExecutorNodeServicer, registry: CollectorRegistry
+) -> AbstractAsyncContextManager[Serving]:
+    async def finish(grace: float) -> None:
+        executions.begin_drain()
+        servicer.tell_status()  # coordinators then place nothing more here, and end their links
+        await executions.drain(grace)
+
+    return serving(
+        [service(servicer, direct_callers=config.direct_callers)],
+        config,
+        registry=registry,
+        client=config.client,
+        step_bytes=config.step.prompt_bytes,
+        finish=finish,
+    )
 
 
 async def _end_without(supervision: Supervision, up: Serving) -> None:

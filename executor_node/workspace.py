@@ -9,14 +9,13 @@ Worker processes import this; it stays light.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
+from executor_node.globs import MAX_PATH, Glob, shown
 from executor_node.replacing import replace_file
 from fanfold.agent import AgentFailed
 from fanfold.model.checks import OneLine
@@ -26,10 +25,7 @@ Observe = Callable[[str, str, str], None]
 
 MAX_FILE_BYTES = 8 * 2**20
 MAX_ENTRIES = 200_000
-MAX_PATTERN_PARTS = 64
-_MAX_PATH = 4096
 _GIT = ".git"
-_MAX_SHOWN = 200
 
 # A FIFO without a writer would block, and a terminal could become ours.
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -88,7 +84,7 @@ class Workspace:
         except OSError as error:
             raise _failure(path, error) from None
         if len(data) > self._max_file_bytes:
-            raise AgentFailed(f"too large to read: {_shown(path)} has more than {self._max_file_bytes:,} bytes")
+            raise AgentFailed(f"too large to read: {shown(path)} has more than {self._max_file_bytes:,} bytes")
         text = _decode(path, data)
         if tool:
             self._observe(tool, relative, "")
@@ -103,7 +99,7 @@ class Workspace:
         _, real = self._locate(path)
         *folders, name = ("", *real.relative_to(self.root).parts)
         if any(part.lower() == _GIT for part in (*folders, name)):  # hooks and settings there run programs
-            raise AgentFailed(f"not to be written: {_shown(path)}")
+            raise AgentFailed(f"not to be written: {shown(path)}")
         data = text.encode(errors="replace")
         if len(data) > self._max_file_bytes:
             raise AgentFailed(f"too large to write: more than {self._max_file_bytes:,} bytes")
@@ -114,7 +110,7 @@ class Workspace:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise AgentFailed(f"the file is there already: {_shown(path)}") from None
+            raise AgentFailed(f"the file is there already: {shown(path)}") from None
         except OSError as error:
             raise _failure(path, error, "write") from None
 
@@ -138,9 +134,9 @@ class Workspace:
             AgentFailed: the pattern is empty, absolute, has `..` or too many parts (told at once), or the walk sees
                 more than `max_entries` files and folders or is stopped (told when it happens).
         """
-        return self._walk(_Glob(pattern))
+        return self._walk(Glob(pattern))
 
-    def _walk(self, glob: _Glob) -> Iterator[tuple[str, Path]]:
+    def _walk(self, glob: Glob) -> Iterator[tuple[str, Path]]:
         seen = 0
         # A folder's path ends in "/", which sorts it among the files just as the paths below it would be.
         pending: list[tuple[str, frozenset[int]]] = [("", glob.start)]
@@ -156,7 +152,7 @@ class Workspace:
                 seen += 1
                 if seen > self._max_entries:
                     raise AgentFailed(f"more than {self._max_entries:,} files and folders; narrow the pattern")
-                if not _is_tellable(entry.name) or len(path) + len(entry.name) >= _MAX_PATH:
+                if not _is_tellable(entry.name) or len(path) + len(entry.name) >= MAX_PATH:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if inner := glob.enter(places, entry.name):
@@ -190,16 +186,16 @@ class Workspace:
         if asked.is_absolute() and asked.is_relative_to(self.root):
             asked = asked.relative_to(self.root)
         if asked.is_absolute() or ".." in asked.parts:
-            raise AgentFailed(f"outside the workspace: {_shown(path)}")
+            raise AgentFailed(f"outside the workspace: {shown(path)}")
         try:
             # Resolving takes quadratic time in the length of the path.
-            real = Path(os.path.realpath(self.root / asked)) if len(path) <= _MAX_PATH else None
+            real = Path(os.path.realpath(self.root / asked)) if len(path) <= MAX_PATH else None
         except ValueError:  # a NUL, or a lone surrogate
             real = None
         if real is None:
-            raise AgentFailed(f"no such file in the workspace: {_shown(path)}")
+            raise AgentFailed(f"no such file in the workspace: {shown(path)}")
         if not real.is_relative_to(self.root):
-            raise AgentFailed(f"outside the workspace: {_shown(path)}")
+            raise AgentFailed(f"outside the workspace: {shown(path)}")
         return str(asked), real
 
     def _read(self, real: Path) -> bytes:
@@ -232,55 +228,6 @@ class Workspace:
             os.close(inner)
 
 
-class _Glob:
-    """A pattern, matched name by name, so that a walk enters no folder below which nothing can match.
-
-    The places where matching may stand are indices of the pattern's parts; `**` is None.
-    """
-
-    def __init__(self, pattern: str) -> None:
-        parts = [part for part in pattern.split("/") if part not in {"", "."}]
-        if not parts or len(pattern) > _MAX_PATH:
-            raise AgentFailed(f"not a pattern for files: {_shown(pattern)!r}")
-        if ".." in parts or pattern.startswith("/"):
-            raise AgentFailed(f"outside the workspace: {_shown(pattern)}")
-        # `**` after `**` says nothing more, but would multiply the places.
-        parts = [part for part, former in zip(parts, ("", *parts), strict=False) if not part == former == "**"]
-        if len(parts) > MAX_PATTERN_PARTS:
-            raise AgentFailed(f"a pattern of more than {MAX_PATTERN_PARTS} parts: {_shown(pattern)}")
-        self._names = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in parts]
-        self._hidden = [part.startswith(".") for part in parts]
-        self.start = self._spread({0})
-
-    def enter(self, places: frozenset[int], folder: str) -> frozenset[int]:
-        """The places after entering a folder; none if nothing below can match."""
-        hidden = folder.startswith(".")
-        inner = set()
-        for place in places:
-            name = self._names[place]
-            if hidden and not self._hidden[place]:
-                continue
-            if name is None:
-                inner.add(place)
-            elif place + 1 < len(self._names) and name.match(folder):
-                inner.add(place + 1)
-        return self._spread(inner)
-
-    def matches(self, places: frozenset[int], file: str) -> bool:
-        """Whether a file in a folder with these places matches."""
-        last = len(self._names) - 1
-        if last not in places:
-            return False
-        name = self._names[last]
-        return name is None or name.match(file) is not None
-
-    def _spread(self, places: set[int]) -> frozenset[int]:
-        """Adds the places behind each `**`, which may stand for no folder at all."""
-        last = len(self._names) - 1
-        behind = {place + 1 for place in places if place < last and self._names[place] is None}
-        return frozenset(places | behind)
-
-
 def _is_tellable(name: str) -> bool:
     try:
         name.encode()
@@ -293,27 +240,21 @@ def _decode(path: str, data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise AgentFailed(f"not UTF-8 text: {_shown(path)} (byte {error.start:,})") from None
+        raise AgentFailed(f"not UTF-8 text: {shown(path)} (byte {error.start:,})") from None
     if "\0" in text:
-        raise AgentFailed(f"not text: {_shown(path)} has a NUL character")
+        raise AgentFailed(f"not text: {shown(path)} has a NUL character")
     return text
 
 
 def _failure(path: str, error: OSError, what: str = "read") -> AgentFailed:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR | errno.ENAMETOOLONG:
-            return AgentFailed(f"no such file in the workspace: {_shown(path)}")
+            return AgentFailed(f"no such file in the workspace: {shown(path)}")
         case errno.EISDIR:
-            return AgentFailed(f"a folder, not a file: {_shown(path)}")
+            return AgentFailed(f"a folder, not a file: {shown(path)}")
         case errno.ENXIO:  # a socket
-            return AgentFailed(f"not a regular file: {_shown(path)}")
+            return AgentFailed(f"not a regular file: {shown(path)}")
         case errno.ELOOP:
-            return AgentFailed(f"a link that cannot be followed: {_shown(path)}")
+            return AgentFailed(f"a link that cannot be followed: {shown(path)}")
         case _:
-            return AgentFailed(f"cannot {what} {_shown(path)}: {error.strerror}")
-
-
-def _shown(path: str) -> str:
-    """The path as one short line."""
-    line = "".join(character if character.isprintable() else "?" for character in path[:_MAX_SHOWN])
-    return line + ("..." if len(path) > _MAX_SHOWN else "")
+            return AgentFailed(f"cannot {what} {shown(path)}: {error.strerror}")

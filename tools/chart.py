@@ -19,6 +19,7 @@ from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
 from fanfold.rpc.auth.settings import JwtIssuer
 from job_registry.config import JobRegistryConfig
+from tools.pages import write_pages
 
 HELM = Path(__file__).parent.parent / "helm"
 CHART = HELM / "fanfold"
@@ -76,12 +77,7 @@ This page is written by `python -m tools.chart` from `values.yaml`.
 
 def main(arguments: list[str]) -> int:
     """Write the files, or with --check say by 1 that one is stale."""
-    pages = {CHART / "values.schema.json": schema(), CHART / "README.md": readme()}
-    if "--check" in arguments:
-        return int(any(not path.exists() or path.read_text() != page for path, page in pages.items()))
-    for path, page in pages.items():
-        path.write_text(page)
-    return 0
+    return write_pages({CHART / "values.schema.json": schema(), CHART / "README.md": readme()}, arguments)
 
 
 def schema() -> str:

@@ -18,6 +18,7 @@ from fanfold.otel.settings import TraceSettings
 from fanfold.rpc.auth.settings import AuthSettings, ClientSettings, TlsSettings
 from fanfold.settings.variables import variable_of
 from job_registry.config import JobRegistryConfig
+from tools.pages import write_pages
 from tools.setting_values import values_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -90,11 +91,7 @@ This page is written by `python -m tools.configuration` from the settings' defin
 
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check say by 1 that it is stale."""
-    page = render()
-    if "--check" in arguments:
-        return int(not PAGE.exists() or PAGE.read_text() != page)
-    PAGE.write_text(page)
-    return 0
+    return write_pages({PAGE: render()}, arguments)
 
 
 def render() -> str:

@@ -13,6 +13,7 @@ import fanfold.rpc.metrics
 import fanfold.sql.metrics
 import job_registry.metrics
 from fanfold.measures import Measure, Values
+from tools.pages import write_pages
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
@@ -44,11 +45,7 @@ This page is written by `python -m tools.metrics` from the metrics' declarations
 
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check say by 1 that it is stale."""
-    page = render()
-    if "--check" in arguments:
-        return int(not PAGE.exists() or PAGE.read_text() != page)
-    PAGE.write_text(page)
-    return 0
+    return write_pages({PAGE: render()}, arguments)
 
 
 def measures_of(module: ModuleType) -> list[Measure]:

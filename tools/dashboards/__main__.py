@@ -10,6 +10,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from tools.dashboards import fleet, jobs, runs
+from tools.pages import write_pages
 
 FOLDER = Path(__file__).parent.parent.parent / "monitoring" / "dashboards"
 
@@ -18,12 +19,7 @@ PAGES = {"fleet.json": fleet.page, "runs.json": runs.page, "jobs.json": jobs.pag
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with --check say by 1 that one is stale."""
-    pages = {FOLDER / name: render(page()) for name, page in PAGES.items()}
-    if "--check" in arguments:
-        return int(any(not file.exists() or file.read_text() != text for file, text in pages.items()))
-    for file, text in pages.items():
-        file.write_text(text)
-    return 0
+    return write_pages({FOLDER / name: render(page()) for name, page in PAGES.items()}, arguments)
 
 
 def render(page: Dashboard) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from executor_node.workspace import MAX_PATTERN_PARTS, Workspace
+from executor_node.globs import MAX_PATTERN_PARTS
+from executor_node.workspace import Workspace
 from fanfold.agent import AgentFailed, WorkspaceFiles
 
 SECRET = "the secret"
