@@ -112,7 +112,7 @@ class KnownJobs:
 
     def _enter(self, kept: KeptJob) -> None:
         live = self._jobs[kept.number] = LiveJob(kept, away_since=None)
-        self._capacity.take(counted_by(kept))
+        self._capacity.take(kept.counted_by)
         self.look_for_producer(live)
 
     def _follow(self, live: LiveJob) -> None:
@@ -131,7 +131,7 @@ class KnownJobs:
     def _end(self, live: LiveJob) -> None:
         live.ended.set()
         self._ended.append(live)
-        self._capacity.give(counted_by(live.kept))
+        self._capacity.give(live.kept.counted_by)
         if live.held is not None:
             self._output.leave(live)
             if live.kept.standing.given_up:
@@ -146,8 +146,3 @@ class KnownJobs:
             self.see(kept)
         elif not live.ended.is_set():
             self._end(live)
-
-
-def counted_by(kept: KeptJob) -> str:
-    """The principal whose limit a job counts for."""
-    return kept.owner or kept.producer

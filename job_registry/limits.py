@@ -13,6 +13,7 @@ from fanfold.model.job import JobSpec
 from fanfold.model.principal import outermost
 from fanfold.model.validation import parse_line
 from job_registry.config import JobLimits
+from job_registry.refusals import TRY_AGAIN_SECONDS, TooManyJobs, require_room
 
 MAX_KIND = 63
 MAX_SOURCES = 8
@@ -31,8 +32,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 RESULTS_AT_ONCE = 4
 """Results of the largest size that may be under way for one principal."""
-
-TRY_AGAIN_SECONDS = 5.0
 
 
 def check_spec(spec: JobSpec, limits: JobLimits) -> None:
@@ -75,23 +74,24 @@ class Capacity:
         self.refused = Tally()
         """How often there was no room, by the limit."""
 
-    def _check(self, principal: str) -> None:
-        """Raise ResourceExhausted if there is no room for one more."""
-        limits, root = self._limits, outermost(principal)
-        if self._total >= limits.live_jobs:
-            raise self._exhausted("there are", "live_jobs", limits.live_jobs)
-        if self._taken[root] >= limits.live_jobs_per_owner:
-            raise self._exhausted(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)
-
     @contextmanager
     def reserved(self, principal: str) -> Iterator[None]:
-        """Have room for one more while the block lasts. Raises ResourceExhausted if there is none."""
-        self._check(principal)
-        self.take(principal)
+        """Have room for one more while the block lasts, as far as is known here: the store knows better.
+
+        Raises:
+            TooManyJobs: there is none.
+        """
+        root = outermost(principal)
         try:
-            yield
-        finally:
-            self.give(principal)
+            require_room(self._total, self._taken[root], root, self._limits)
+            self.take(principal)
+            try:
+                yield
+            finally:
+                self.give(principal)
+        except TooManyJobs as refusal:
+            self.refused[refusal.limit,] += 1
+            raise
 
     def take(self, principal: str) -> None:
         """Count one more, also beyond the limits, as after a restart with smaller ones."""
@@ -105,14 +105,6 @@ class Capacity:
         self._taken[root] -= 1
         if not self._taken[root]:
             del self._taken[root]
-
-    def _exhausted(self, who: str, name: str, limit: int) -> ResourceExhausted:
-        self.refused[name,] += 1
-        return ResourceExhausted(
-            f"{who} as many live jobs as may be: the limit {name} is {limit:,}",
-            reason="TOO_MANY_JOBS",
-            retry_delay=TRY_AGAIN_SECONDS,
-        )
 
 
 class ResultsUnderWay:

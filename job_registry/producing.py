@@ -13,7 +13,6 @@ from fanfold.model.principal import Principal
 from fanfold.model.validation import parse_line, parse_request_id
 from job_registry import access
 from job_registry.jobs import Jobs
-from job_registry.known import counted_by
 from job_registry.limits import MAX_OFFSET, check_spec, line_of
 from job_registry.live import LiveJob
 from job_registry.refusals import gone
@@ -237,7 +236,7 @@ class Stream:
         return size
 
     async def _settle(self, live: LiveJob, first: Settled, words: AsyncIterator[ProducerWord]) -> None:
-        with self._jobs.results.of(counted_by(live.kept)) as take:
+        with self._jobs.results.of(live.kept.counted_by) as take:
             await self._settle_with(live, first, words, take)
 
     async def _settle_with(

@@ -1,8 +1,11 @@
-"""What producers are told whose jobs are not theirs any more."""
+"""What producers are told whose jobs are not theirs any more, or are too many."""
 
 from __future__ import annotations
 
-from fanfold.errors import GONE, Aborted, NotFound
+from fanfold.errors import GONE, Aborted, NotFound, ResourceExhausted
+from job_registry.config import JobLimits
+
+TRY_AGAIN_SECONDS = 5.0
 
 
 def gone(job_id: str, detail: str) -> NotFound:
@@ -18,3 +21,23 @@ def superseded() -> Aborted:
 def stale_epoch(held: int, epoch: int) -> Aborted:
     """The job was taken over by a producer with a newer epoch."""
     return Aborted(f"the job is held with epoch {held}, not {epoch}", reason="STALE_EPOCH")
+
+
+class TooManyJobs(ResourceExhausted):
+    """There are as many live jobs as may be (C39); `limit` is the name of what says so."""
+
+    default_reason = "TOO_MANY_JOBS"
+
+    def __init__(self, who: str, limit: str, value: int) -> None:
+        super().__init__(
+            f"{who} as many live jobs as may be: the limit {limit} is {value:,}", retry_delay=TRY_AGAIN_SECONDS
+        )
+        self.limit = limit
+
+
+def require_room(live: int, live_of_root: int, root: str, limits: JobLimits) -> None:
+    """Raise TooManyJobs if there is no room for one more job of a principal or of one nested in it."""
+    if live >= limits.live_jobs:
+        raise TooManyJobs("there are", "live_jobs", limits.live_jobs)
+    if live_of_root >= limits.live_jobs_per_owner:
+        raise TooManyJobs(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)

@@ -81,6 +81,8 @@ class JobRegistryStub:
       INVALID_ARGUMENT    a field is wrong, or a message comes out of turn. What was committed stays so.
       PERMISSION_DENIED   the caller may not produce, or not for this owner, or no open jobs are allowed.
       RESOURCE_EXHAUSTED  a limit is reached; the message names it and its value. At `open` no number was burnt. Reason
+                          TOO_MANY_JOBS after `started`: nothing was registered, as another registry on the same store
+                          came first; open again a little later, or end the work. Reason
                           RESULT_TOO_LARGE: nothing was settled; re-attach and settle without the result. Reason
                           RESULTS_UNDER_WAY: nothing was settled; re-attach a little later and settle again.
       ABORTED             another producer holds the job: reason STALE_EPOCH, an older epoch than the job's; reason
@@ -196,6 +198,8 @@ class JobRegistryAsyncStub(JobRegistryStub):
       INVALID_ARGUMENT    a field is wrong, or a message comes out of turn. What was committed stays so.
       PERMISSION_DENIED   the caller may not produce, or not for this owner, or no open jobs are allowed.
       RESOURCE_EXHAUSTED  a limit is reached; the message names it and its value. At `open` no number was burnt. Reason
+                          TOO_MANY_JOBS after `started`: nothing was registered, as another registry on the same store
+                          came first; open again a little later, or end the work. Reason
                           RESULT_TOO_LARGE: nothing was settled; re-attach and settle without the result. Reason
                           RESULTS_UNDER_WAY: nothing was settled; re-attach a little later and settle again.
       ABORTED             another producer holds the job: reason STALE_EPOCH, an older epoch than the job's; reason
@@ -314,6 +318,8 @@ class JobRegistryServicer(metaclass=_abc_1.ABCMeta):
           INVALID_ARGUMENT    a field is wrong, or a message comes out of turn. What was committed stays so.
           PERMISSION_DENIED   the caller may not produce, or not for this owner, or no open jobs are allowed.
           RESOURCE_EXHAUSTED  a limit is reached; the message names it and its value. At `open` no number was burnt. Reason
+                              TOO_MANY_JOBS after `started`: nothing was registered, as another registry on the same store
+                              came first; open again a little later, or end the work. Reason
                               RESULT_TOO_LARGE: nothing was settled; re-attach and settle without the result. Reason
                               RESULTS_UNDER_WAY: nothing was settled; re-attach a little later and settle again.
           ABORTED             another producer holds the job: reason STALE_EPOCH, an older epoch than the job's; reason

@@ -15,6 +15,7 @@ from typing import Protocol
 from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
 from fanfold.model.principal import covers
+from job_registry.config import JobLimits
 from job_registry.states import RUNNING, Move, Standing
 
 RESULT_PART_BYTES = 256 * 1024
@@ -68,6 +69,11 @@ class KeptJob:
     def id(self) -> str:
         """What callers call it (C33)."""
         return f"{self.kind}-{self.number}"
+
+    @property
+    def counted_by(self) -> str:
+        """The principal whose limit it counts for."""
+        return self.owner or self.producer
 
     @property
     def state(self) -> JobState:
@@ -200,8 +206,12 @@ class JobStore(Protocol):
         """A number that was never given before, and will not be again (C32)."""
         ...
 
-    async def add(self, new: NewJob) -> KeptJob:
-        """Keep a new job. What its owner has with the same request id already is given instead."""
+    async def add(self, new: NewJob, limits: JobLimits) -> KeptJob:
+        """Keep a new job. What its owner has with the same request id already is given instead.
+
+        Raises:
+            TooManyJobs: there are as many as may be. A registry that has the store alone sees to that itself.
+        """
         ...
 
     async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:

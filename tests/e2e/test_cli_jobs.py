@@ -17,7 +17,7 @@ import pytest
 
 from fanfold.v1 import job_registry_pb2
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import KeptJob, NewJob
+from job_registry.store.store import KeptJob
 from support.command import FANFOLD, Up, environment, fanfold, started, until, with_argument
 from support.coordinators import registry_in
 from support.mesh import until as until_true
@@ -147,9 +147,9 @@ async def test_ctrl_c_while_the_job_is_registered_leaves_neither_command_nor_job
     is_interrupted = asyncio.Event()
     add = MemoryJobStore.add
 
-    async def slow(self: MemoryJobStore, new: NewJob) -> KeptJob:
+    async def slow(*args: Any) -> KeptJob:
         await is_interrupted.wait()
-        return await add(self, new)
+        return await add(*args)
 
     monkeypatch.setattr(MemoryJobStore, "add", slow)
     async with registry_alone() as registry, stub_of(registry.address) as stub:

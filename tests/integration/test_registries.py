@@ -17,8 +17,11 @@ from fanfold.model.job import JobSpec, JobState
 from fanfold.sdk.jobs import Jobs
 from fanfold.v1 import job_pb2
 from fanfold.v1 import job_registry_pb2 as pb
+from job_registry.config import JobLimits
+from job_registry.refusals import TooManyJobs
 from job_registry.states import LOST
 from support.coordinators import registry_in
+from support.job_stores import DONE, add, add_settled, moved, postgres_stores
 from support.journals import eventually
 from support.mesh import DEADLINE
 from support.postgres import Server
@@ -191,6 +194,44 @@ async def test_jobs_at_both_count_for_one_limit(postgres: Server) -> None:
             await producers[0].settle()
             while not await admits(two.other):
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.contract("C32", "C39")
+@pytest.mark.parametrize("limit", ["live_jobs", "live_jobs_per_owner"])
+async def test_what_both_admit_at_the_same_moment_does_not_go_beyond_a_limit(postgres: Server, limit: str) -> None:
+    with postgres.database() as url:
+        async with registries([url, url], limits={limit: 1}) as two:
+            first, second = RawProducer(two.one), RawProducer(two.other)
+            for number, producer in enumerate([first, second]):
+                await producer.open(request_id=f"r{number}")
+            await first.start()
+            await second.say(started=pb.ProduceStarted())
+            assert await second.error() == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_JOBS")
+            (job,) = (await two.other.ListJobs(pb.ListJobsRequest())).jobs
+            assert job.id == first.job_id
+            await first.settle()
+            while not await admits(two.other):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.contract("C34", "C39")
+async def test_the_store_counts_live_jobs_by_whom_they_are_for(postgres: Server) -> None:
+    with postgres.database() as url:
+        async with postgres_stores(url) as store:
+            two, three = JobLimits(live_jobs_per_owner=2), JobLimits(live_jobs=3)
+            await add_settled(store, owner="alice")
+            first = await add(store, two, owner="alice/one", request_id="r")
+            await add(store, two, owner="", producer="alice")
+            await add(store, two, owner="alicea")
+            for owner, producer in (("alice", "c"), ("alice/two", "c"), ("", "alice/one")):
+                with pytest.raises(TooManyJobs, match=r"alice has as many .* live_jobs_per_owner is 2"):
+                    await add(store, two, owner=owner, producer=producer)
+            with pytest.raises(TooManyJobs, match=r"there are as many .* live_jobs is 3"):
+                await add(store, three, owner="bob")
+            assert (await add(store, three, owner="alice/one", request_id="r")).number == first.number
+            await moved(store, first.number, DONE)
+            await add(store, three, owner="alice", request_id="more")
+            assert len(await store.unsettled()) == 3
 
 
 async def admits(stub: JobRegistryAsyncStub) -> bool:

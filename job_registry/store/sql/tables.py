@@ -74,10 +74,13 @@ Index("jobs_uncut", jobs.c.settled_at, sqlite_where=is_uncut, postgresql_where=i
 Index("jobs_settled", jobs.c.change, jobs.c.settled_at, sqlite_where=is_settled, postgresql_where=is_settled)
 
 
-def is_within(principal: str) -> ColumnElement[bool]:
-    """Whether the principal covers a job's owner (C34). Not by LIKE, for which SQLite takes `Alice` for `alice`."""
+def is_within(principal: str, other: ColumnElement[str] = jobs.c.owner) -> ColumnElement[bool]:
+    """Whether the principal covers another, by default a job's owner (C34).
+
+    Not by LIKE, for which SQLite takes `Alice` for `alice`.
+    """
     within = f"{principal}/"
-    return or_(jobs.c.owner == principal, func.substr(jobs.c.owner, 1, len(within)) == within)
+    return or_(other == principal, func.substr(other, 1, len(within)) == within)
 
 
 output = Table(

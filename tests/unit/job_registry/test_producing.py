@@ -21,7 +21,7 @@ from job_registry.producing import CREDIT_BYTES, Openings
 from job_registry.queries import Queries
 from job_registry.states import LOST, UNASKED
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import JobQuery, KeptJob, Moved, NewJob, StoreFailed
+from job_registry.store.store import JobQuery, KeptJob, Moved, StoreFailed
 from job_registry.words import (
     Admitted,
     Cancel,
@@ -692,10 +692,10 @@ async def test_a_settlement_that_the_store_has_is_told_as_one_at_once() -> None:
 @pytest.mark.contract("F3", "F6")
 async def test_a_job_whose_producer_breaks_off_while_it_is_committed_is_given_up_in_time() -> None:
     class Slow(MemoryJobStore):
-        async def add(self, new: NewJob) -> KeptJob:
+        async def add(self, *args: Any) -> KeptJob:
             reached.set()
             await may_go_on.wait()
-            return await super().add(new)
+            return await super().add(*args)
 
     reached, may_go_on, clock = asyncio.Event(), asyncio.Event(), Clock()
     async with jobs_in(Slow(), clock) as jobs:
@@ -745,8 +745,8 @@ async def test_what_cannot_be_kept_is_not_told_and_can_be_told_again() -> None:
 @pytest.mark.contract("F3", "F6")
 async def test_a_registration_that_failed_but_took_effect_is_held_to_its_grace() -> None:
     class Doubtful(MemoryJobStore):
-        async def add(self, new: NewJob) -> KeptJob:
-            await super().add(new)
+        async def add(self, *args: Any) -> KeptJob:
+            await super().add(*args)
             raise StoreFailed
 
     clock = Clock()
