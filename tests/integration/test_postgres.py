@@ -175,7 +175,7 @@ async def test_the_password_comes_from_its_file_and_is_in_no_message(postgres: S
         ({"url": "postgresql://me@db/fanfold?password=secret"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?sslpassword=secret"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?PASSWORD=secret"}, "must not contain the password"),
-        ({"url": "postgresql://me@db:secret/fanfold"}, "must be like [^']*$"),
+        ({"url": "postgresql://me@db:secret/fanfold"}, "url must be like postgresql://"),
         ({"url": "postgresql://me@db1:5432,db2:5432/fanfold"}, "with one host and port"),
         ({"url": "mysql://me@db/fanfold"}, "must begin with postgresql://"),
         ({"url": "db.example.com"}, "must be like"),
