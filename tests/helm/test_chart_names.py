@@ -90,6 +90,16 @@ def test_texts_that_yaml_takes_for_something_else_stay_texts(helm: Helm) -> None
     assert projected["workspace"]["persistentVolumeClaim"] == {"claimName": claim}
 
 
+def test_names_that_yaml_takes_for_something_else_stay_names(helm: Helm) -> None:
+    values = assignments({"fullnameOverride": "x", "nameOverride": "true"})
+    for manifest in helm.template("--set-json", *values, release="1e3", namespace="1234"):
+        assert manifest["metadata"]["namespace"] == "1234"
+        labels = manifest["metadata"]["labels"]
+        assert (labels["app.kubernetes.io/instance"], labels["app.kubernetes.io/name"]) == ("1e3", "true")
+        selector = manifest.get("spec", {}).get("selector", {})
+        assert all(isinstance(value, str) for value in selector.get("matchLabels", selector).values())
+
+
 def test_roles_of_the_callers_own_account_can_be_changed(helm: Helm) -> None:
     manifests = helm.template(
         "--set-json", f'auth.kubernetes.principals={{"{NAMESPACE}/fanfold-caller": ["operator"]}}'

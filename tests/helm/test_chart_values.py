@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.config import CoordinatorConfig
+from executor_node.config import ExecutorNodeConfig
+from fanfold.cli.agreement import disagreements_of_node, disagreements_of_registry
+from job_registry.config import JobRegistryConfig
 from support.charts import CHART, NAMESPACE, Helm, assignments, of_kind
 
 OWN = {"coordinator": "a", "jobRegistry": "b", "executorNode": "c"}
@@ -113,6 +117,43 @@ def test_values_that_go_with_one_another_are_taken(helm: Helm, values: dict[str,
 def test_where_no_account_may_call_nothing_has_one_call(helm: Helm) -> None:
     manifests = helm.template("--set-json", *assignments(RIGHT[-1]))
     assert not of_kind(manifests, "Pod")
+
+
+AGREEING: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {"step": {"stop_grace": 5.9}}, {}),
+    ({}, {"step": {"stop_grace": 6}}, {}),
+    ({"nodes": {"lease_grace": 5}}, {}, {}),
+    ({"nodes": {"lease_grace": 20}}, {"step": {"stop_grace": 8.9}}, {}),
+    ({"nodes": {"lease_grace": 20}}, {"step": {"stop_grace": 9}}, {}),
+    ({}, {"silence_limit": 20.9}, {}),
+    ({}, {"silence_limit": 21}, {}),
+    ({"nodes": {"lease": 4}}, {}, {}),
+    ({}, {}, {"producers": {"grace": 40.6}}),
+    ({}, {}, {"producers": {"grace": 40.5}}),
+    ({"journal": {"outage": 60}}, {}, {}),
+]
+"""Settings of coordinators, nodes and registry, right each, of which each second one contradicts another service's."""
+
+
+@pytest.mark.contract("F2")
+@pytest.mark.parametrize(("coordinator", "node", "registry"), AGREEING, ids=str)
+def test_settings_that_contradict_another_services_are_refused(
+    helm: Helm, coordinator: dict[str, Any], node: dict[str, Any], registry: dict[str, Any]
+) -> None:
+    config = CoordinatorConfig.model_validate({"registry": "x:1", **coordinator})
+    wrong = [
+        *disagreements_of_node(ExecutorNodeConfig.model_validate(node), config),
+        *disagreements_of_registry(JobRegistryConfig.model_validate(registry), config),
+    ]
+    values = {
+        "coordinator.config": coordinator,
+        "jobRegistry.config": registry,
+        "executorNodes.pools.default.config": node,
+    }
+    if wrong:
+        assert wrong[0].field in helm.refusal(values)
+    else:
+        assert helm.template("--set-json", *assignments(values))
 
 
 def test_no_level_of_the_schema_takes_keys_that_it_does_not_know() -> None:

@@ -51,9 +51,9 @@ class Helm:
         assert told.returncode != 0, "these values were taken"
         return told.stderr
 
-    def template(self, *arguments: str, release: str = "fanfold") -> list[Manifest]:
+    def template(self, *arguments: str, release: str = "fanfold", namespace: str = NAMESPACE) -> list[Manifest]:
         """What the chart comes to."""
-        told = self.run("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
+        told = self.run("template", release, str(CHART), "--namespace", namespace, *arguments)
         assert told.returncode == 0, told.stderr
         return [manifest for manifest in yaml.safe_load_all(told.stdout) if manifest]
 

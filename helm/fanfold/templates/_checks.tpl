@@ -45,12 +45,34 @@ address, and which of `networkPolicy` is about it. Files are no addresses, and o
 {{- fail (printf "%s.autoscaling.stepsPerNode: hpa adds no node as none has more than config.capacity.concurrency_hint" $.key) }}
 {{- end }}
 {{- end }}
+{{- $coordinator := .root.Values.coordinator.config | default dict }}
+{{- $lease := dig "nodes" "lease" 15 $coordinator | float64 }}
+{{- $grace := dig "nodes" "lease_grace" 6 $coordinator | float64 }}
+{{- $stop := dig "step" "stop_grace" 5 .values.config | float64 }}
+{{- if ge $stop $grace }}
+{{- fail (printf "%s.config.step.stop_grace: must be less than coordinator.config.nodes.lease_grace, %v s" .key $grace) }}
+{{- end }}
+{{- if ge $stop (dig "placement" "cancel_wait" 9 $coordinator | float64) }}
+{{- fail (printf "%s.config.step.stop_grace: must be less than coordinator.config.placement.cancel_wait" .key) }}
+{{- end }}
+{{- if ge (.values.config.silence_limit | default 10 | float64) (addf $lease $grace | float64) }}
+{{- fail (printf "%s.config.silence_limit: must be less than coordinator.config.nodes.lease and lease_grace together" .key) }}
+{{- end }}
 {{- with ((.values.resources).limits | default dict) | dig "ephemeral-storage" "" }}
 {{- $folder := ternary "0" $.values.workspace.size (ne $.values.workspace.claim "") }}
 {{- $kept := addf (include "fanfold.bytes" $folder) (include "fanfold.bytes" $.values.scratch) }}
 {{- if lt (float64 (include "fanfold.bytes" .)) (float64 $kept) }}
 {{- fail (printf "%s.resources.limits.ephemeral-storage: must have room for scratch and workspace.size" $.key) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Jobs must outlive the time in which another coordinator takes their runs over. Given the root. */}}
+{{- define "fanfold.checks.registry" -}}
+{{- $journal := (.Values.coordinator.config).journal | default dict }}
+{{- $away := addf ($journal.lease | default 10) ($journal.outage | default 30) ($journal.claim | default 0.5) | float64 }}
+{{- if le (dig "producers" "grace" 60 (.Values.jobRegistry.config | default dict) | float64) $away }}
+{{- fail (printf "jobRegistry.config.producers.grace: must be more than coordinator.config.journal has as lease, outage and claim together, %v s" $away) }}
 {{- end }}
 {{- end }}
 

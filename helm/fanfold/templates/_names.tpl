@@ -21,23 +21,23 @@ and 11 more, and those of pools take up to 22. Longer ones end in their hash, so
 {{/* Labels of whatever belongs to the release. Given the root. */}}
 {{- define "fanfold.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/name: {{ include "fanfold.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "fanfold.name" . | quote }}
+app.kubernetes.io/instance: {{ quote .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/* What the pods of a member, and no others, have. Given {root, member}. */}}
 {{- define "fanfold.selector" -}}
-app.kubernetes.io/name: {{ include "fanfold.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "fanfold.name" .root | quote }}
+app.kubernetes.io/instance: {{ quote .root.Release.Name }}
 app.kubernetes.io/component: {{ .member.component }}
 {{- end }}
 
 {{/* Metadata of an object of a member. Given {root, member}, and a suffix of its name if it has one. */}}
 {{- define "fanfold.metadata" -}}
 name: {{ .member.name }}{{ .suffix }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ quote .root.Release.Namespace }}
 labels:
   {{- include "fanfold.labels" .root | nindent 2 }}
   app.kubernetes.io/component: {{ .member.component }}
