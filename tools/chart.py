@@ -48,8 +48,8 @@ OWNED: dict[str, tuple[type[BaseModel], tuple[str, ...]]] = {
 }
 """The settings of each service, and of them those that the chart sees to, so that each thing is said once."""
 
-_LEFT_TO_DEFAULTS = ("config", "resources")
-"""Sections of values that may be gone; all others are read from everywhere."""
+_MAY_BE_NULL = ("config", "resources", "user")
+"""Values that may be gone though they have a default that says something."""
 
 _NOISE = ("title", "default", "$defs", "format")
 
@@ -85,18 +85,21 @@ def schema() -> str:
     written = yaml.safe_load((HELM / "schema.yaml").read_text())
     known = written.pop("$defs") | {f"settings/{name}": _settings(*owned) for name, owned in OWNED.items()}
     whole = _inlined(written, known)
-    _require_sections(whole, yaml.safe_load((CHART / "values.yaml").read_text()))
+    _require(whole, yaml.safe_load((CHART / "values.yaml").read_text()))
     return json.dumps(whole, indent=1) + "\n"
 
 
-def _require_sections(schema: dict[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Have sections that are null, or unknown to the values of a release before, refused by name (`--reuse-values`)."""
-    properties = schema.get("properties", {})
-    sections = [key for key in defaults if key not in _LEFT_TO_DEFAULTS and "properties" in properties.get(key, {})]
-    if sections:
-        schema["required"] = sections
+def _require(schema: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Have what is null, or unknown to the values of a release before (`--reuse-values`), refused by name.
+
+    That is, sections, and values whose default is not empty: where it is, null is the same.
+    """
+    properties = schema["properties"]
+    said = {key: value for key, value in defaults.items() if key not in _MAY_BE_NULL and value}
+    sections = [key for key in said if "properties" in properties[key]]
+    schema["required"] = [key for key in said if key in sections or not isinstance(said[key], dict | list)]
     for key in sections:
-        _require_sections(properties[key], defaults[key])
+        _require(properties[key], said[key])
 
 
 def readme() -> str:

@@ -89,7 +89,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"executorNodes.pools.a.autoscaling": {"kind": "keda", "minReplicas": 20}}, "minReplicas: must not be more than"),
     ({"executorNodes.pools.a.autoscaling": {"kind": "hpa", "stepsPerNode": 16}}, "stepsPerNode: hpa adds no node"),
-    ({"networkPolicy.traces": None, "tls": None}, "missing property 'tls'"),
+    ({"tls": None}, "at '': missing property 'tls'"),
+    ({"listen": None}, "at '': missing property 'listen'"),
+    ({"networkPolicy.dns": None}, "at '/networkPolicy': missing property 'dns'"),
 ]
 
 
@@ -105,6 +107,7 @@ RIGHT: list[dict[str, Any]] = [
     {"coordinator.service.type": "NodePort", "networkPolicy.callers": [{"cidr": "10.0.0.0/8"}]},
     {"auth.jwt": [{"issuer": "x", "audience": "y", "jwks": "/etc/keys.json"}]},
     {"networkPolicy.callers": None, "topologySpread": None, "image.tag": None, "coordinator.resources.limits": None},
+    {"postgres.url": None, "executorNodes.defaults.workspace.git.url": None, "user": None, "traces.secret": None},
     {"tls.mode": "secrets", "tls.secrets": OWN, "auth.kubernetes.enabled": False, "auth.tokens.secret": "tokens"},
 ]
 

@@ -28,7 +28,7 @@ address, and which of `networkPolicy` is about it. Files are no addresses, and o
 {{/* What a pool says must go together. Given {root, key, values}. */}}
 {{- define "fanfold.checks.pool" -}}
 {{- with .values.workspace }}
-{{- if regexMatch "^https?://[^/]*@" .git.url }}
+{{- if regexMatch "^https?://[^/]*@" (.git.url | default "") }}
 {{- fail (printf "%s.workspace.git.url: must have no name and password; workspace.git.credentials names their secret" $.key) }}
 {{- end }}
 {{- if and .claim .git.url }}
@@ -59,7 +59,7 @@ address, and which of `networkPolicy` is about it. Files are no addresses, and o
 {{- fail (printf "%s.config.silence_limit: must be less than coordinator.config.nodes.lease and lease_grace together" .key) }}
 {{- end }}
 {{- with ((.values.resources).limits | default dict) | dig "ephemeral-storage" "" }}
-{{- $folder := ternary "0" $.values.workspace.size (ne $.values.workspace.claim "") }}
+{{- $folder := ternary "0" $.values.workspace.size (not (empty $.values.workspace.claim)) }}
 {{- $kept := addf (include "fanfold.bytes" $folder) (include "fanfold.bytes" $.values.scratch) }}
 {{- if lt (float64 (include "fanfold.bytes" .)) (float64 $kept) }}
 {{- fail (printf "%s.resources.limits.ephemeral-storage: must have room for scratch and workspace.size" $.key) }}
