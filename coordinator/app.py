@@ -109,7 +109,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
             )
         )
         if durable is not None:
-            durable.holding.address = config.advertise or up.address
+            await durable.holding.begin(config.advertise or up.address)
             await stack.enter_async_context(background(durable.holding.keep(durable.resume)))
         yield up
 

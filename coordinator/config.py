@@ -155,7 +155,8 @@ class CoordinatorConfig(Section):
 
     name: str = Field(default_factory=lambda: f"coordinator-{uuid.uuid4().hex[:8]}", min_length=1, max_length=128)
     """Names it towards nodes and in the journal; unique among the coordinators of a mesh. It does not start while
-    another one of its name is alive; the name of one that was killed is free when `journal.lease` is over."""
+    another one of its name is alive. Started again at the same address, it has its name at once; at another one, after
+    a crash, when `journal.lease` is over."""
     listen: str = "127.0.0.1:7400"
     """Where it serves gRPC; port 0 takes a free one."""
     advertise: str = ""

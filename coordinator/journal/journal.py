@@ -242,7 +242,8 @@ class Journal(Protocol):
     async def take_name(self, holder: Holder, lease: float) -> Namesake | None:
         """Have the holder's name for `lease` seconds from now; else who has it.
 
-        A name belongs to one life of a coordinator at a time, and so do the runs that are held by it.
+        A name belongs to one life of a coordinator at a time, and so do the runs that are held by it. Where another one
+        was before, it cannot be any more: at the same address the next life has the name at once.
         """
         ...
 

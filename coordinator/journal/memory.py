@@ -156,12 +156,10 @@ class MemoryJournal:
 
     async def take_name(self, holder: Holder, lease: float) -> Namesake | None:
         """Have a name."""
-        now = self._now()
-        namesake = self._names.get(holder.name)
-        if namesake is not None and namesake.life != holder.life and instant(namesake.until) > now:
+        namesake = self._namesake(holder)
+        if namesake is not None and not (namesake.address and namesake.address == holder.address):
             return namesake
-        until = moment(now + micros(lease))
-        self._names[holder.name] = Namesake(life=holder.life, address=holder.address, until=until)
+        self._have_name(holder, lease)
         return None
 
     async def drop_name(self, holder: Holder) -> None:
@@ -172,8 +170,9 @@ class MemoryJournal:
 
     async def renew(self, holder: Holder, lease: float) -> Sequence[Held]:
         """Renew the leases of a holder."""
-        if (namesake := await self.take_name(holder, lease)) is not None:
+        if (namesake := self._namesake(holder)) is not None:
             raise name_taken(holder, namesake)
+        self._have_name(holder, lease)
         now = self._now()
         held = (kept for kept in self._runs.values() if kept.lease_until is not None)
         mine = [kept for kept in held if kept.holder.name == holder.name]
@@ -304,6 +303,17 @@ class MemoryJournal:
 
     def _now(self) -> int:
         return micros(self._clock())
+
+    def _namesake(self, holder: Holder) -> Namesake | None:
+        """Another life that has the holder's name."""
+        namesake = self._names.get(holder.name)
+        if namesake is None or namesake.life == holder.life or instant(namesake.until) <= self._now():
+            return None
+        return namesake
+
+    def _have_name(self, holder: Holder, lease: float) -> None:
+        until = moment(self._now() + micros(lease))
+        self._names[holder.name] = Namesake(life=holder.life, address=holder.address, until=until)
 
     def _view(self, kept: _Kept | None) -> KeptRun | None:
         return None if kept is None else kept.view(self._now())

@@ -63,8 +63,7 @@ class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
     `address` is where other coordinators reach this one, `jobs` where detached runs are registered; `counts` counts
-    what becomes of runs. An async context manager: entering it takes the name, and raises as `take_name`; leaving it
-    lets every run go.
+    what becomes of runs. An async context manager; leaving it lets every run go.
     """
 
     def __init__(
@@ -94,11 +93,9 @@ class Holding:
         """Until when runs are left to those who held them when the journal was last away."""
         self._tasks = asyncio.TaskGroup()
         self._leaving: FanfoldError | None = None
-        self._has_name = False
+        self._has_dropped_name = False
 
     async def __aenter__(self) -> Self:
-        await take_name(self.journal, self.holder, self.times)
-        self._has_name = True
         await self._tasks.__aenter__()
         return self
 
@@ -128,6 +125,11 @@ class Holding:
     def may_write(self, run_id: str) -> bool:
         """Whether the run's lease is certainly not over (F5)."""
         return self._leases.is_certain(run_id)
+
+    async def begin(self, address: str) -> None:
+        """Have the coordinator's name, at this address, and accept runs from now on. Raises as `take_name`."""
+        await take_name(self.journal, Holder(name=self._name, address=address, life=self._life), self.times)
+        self.address = address
 
     async def accept(self, new: NewRun) -> KeptRun:
         """Have the journal keep a new run, held here, or find the one that the request id names (Journal.accept).
@@ -174,7 +176,7 @@ class Holding:
             run.move(moved)
         for run in list(self):
             await run.until_gone()
-        self._has_name = False
+        self._has_dropped_name = True
         with suppress(JournalFailed):
             await self.journal.drop_name(self.holder)
 
@@ -283,7 +285,7 @@ class Holding:
         pause = self.times.renewal
         while True:
             await self._looking.until_renewal(pause)
-            if not self._has_name:
+            if self._has_dropped_name:
                 return
             asked_at = time.monotonic()
             try:

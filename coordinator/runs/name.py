@@ -14,7 +14,9 @@ _log = structlog.get_logger(__name__)
 
 
 async def take_name(journal: Journal, holder: Holder, times: Times) -> None:
-    """Have the name, once its former life is certainly over: one that was killed, for the rest of its lease.
+    """Have the name, once it is certain that nobody else does.
+
+    One that is started again at its address has it at once, one that moves to another when its lease is over.
 
     Raises:
         FailedPrecondition: a coordinator of this name is alive, as it has renewed it meanwhile.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.journal.journal import Claim, Fenced, Journal, KeptRun, NameTaken, Retention, RunFilter
+from coordinator.journal.journal import Claim, Fenced, Holder, Journal, KeptRun, NameTaken, Retention, RunFilter
 from coordinator.journal.memory import MemoryJournal
 from fanfold.errors import Aborted, InternalError
 from fanfold.model.run import Budget, Run, RunKind, RunState, StepCounts
@@ -495,6 +495,19 @@ async def test_a_name_belongs_to_one_life_of_a_coordinator_until_it_is_over_or_d
     assert await journal.take_name(HERE, LONG) is None, "the lease of the other was over"
 
 
+@pytest.mark.contract("C19", "F5")
+async def test_the_next_life_of_a_coordinator_at_the_same_address_has_its_name_at_once(journal: Journal) -> None:
+    again = replace(HERE, life="again")
+    await journal.take_name(HERE, LONG)
+    assert await journal.take_name(again, LONG) is None
+    with pytest.raises(NameTaken):
+        await journal.renew(HERE, LONG)
+    assert list(await journal.renew(again, LONG)) == []
+    nowhere = [Holder(name="nowhere", address="", life=life) for life in ("one", "other")]
+    assert await journal.take_name(nowhere[0], LONG) is None
+    assert await journal.take_name(nowhere[1], LONG) is not None, "no address is not the same one"
+
+
 @pytest.mark.contract("C18", "F5")
 async def test_runs_are_not_renewed_for_a_life_that_does_not_have_their_holders_name(journal: Journal) -> None:
     await journal.accept(new_run("r"), HERE, 10.0)
@@ -512,7 +525,7 @@ async def test_runs_are_not_renewed_for_a_life_that_does_not_have_their_holders_
 
 @pytest.mark.contract("C18", "F5")
 async def test_of_many_lives_that_want_a_name_at_once_one_has_it(journal: Journal) -> None:
-    lives = [replace(HERE, life=f"life {number}") for number in range(8)]
+    lives = [replace(HERE, address=f"n:{number}", life=f"life {number}") for number in range(8)]
     taken = await asyncio.gather(*(journal.take_name(life, LONG) for life in lives))
     (first,) = [life.life for life, namesake in zip(lives, taken, strict=True) if namesake is None]
     assert {namesake.life for namesake in taken if namesake is not None} == {first}

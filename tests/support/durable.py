@@ -140,10 +140,11 @@ class World:
         jobs: Jobs | None = None,
         times: Times = TIMES,
         tracer: Tracer = NO_TRACER,
+        address: str = "",
     ) -> Coordinator:
         journal = Cut(self.shared)
         holding = await self._stack.enter_async_context(Holding(journal, name, times, Retention(), jobs))
-        holding.address = name
+        await holding.begin(address or name)
 
         def adopt(kept: KeptRun, scope: Scope) -> AbstractAsyncContextManager[None]:
             if kept.epoch > 1:

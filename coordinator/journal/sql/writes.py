@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, insert, or_, select, update
 
 from coordinator.journal.journal import Append, Claim, Held, Holder, KeptRun, Namesake, NewRun
 from coordinator.journal.rules import frees_request, held, is_repeated, name_taken, refuse_misfit, workflow_held
@@ -99,11 +99,18 @@ def set_job(transaction: Transaction, run_id: str, epoch: int, job_id: str) -> N
 
 
 def take_name(transaction: Transaction, holder: Holder, lease: float) -> Namesake | None:
-    """Have a name, if no other life of the coordinator does; else who has it."""
+    """Have a name, if no other life of the coordinator does, or one that was at the same address; else who has it."""
+    was_here = and_(coordinators.c.address == holder.address, coordinators.c.address != "")
+    return _have_name(transaction, holder, lease, was_here)
+
+
+def _have_name(
+    transaction: Transaction, holder: Holder, lease: float, may_displace: ColumnElement[bool]
+) -> Namesake | None:
     connection, now = transaction.connection, transaction.now
     its_name = coordinators.c.name == holder.name
     taken = {"life": holder.life, "address": holder.address, "until": now + micros(lease)}
-    is_free = or_(coordinators.c.life == holder.life, coordinators.c.until <= now)
+    is_free = or_(coordinators.c.life == holder.life, coordinators.c.until <= now, may_displace)
     if connection.execute(update(coordinators).where(its_name, is_free).values(taken)).rowcount:
         return None
     exclude(connection)
@@ -122,7 +129,7 @@ def drop_name(transaction: Transaction, holder: Holder) -> None:
 
 def renew(transaction: Transaction, holder: Holder, lease: float) -> Sequence[Held]:
     """Renew all leases of a holder, also those that are over."""
-    if (namesake := take_name(transaction, holder, lease)) is not None:
+    if (namesake := _have_name(transaction, holder, lease, may_displace=false())) is not None:
         raise name_taken(holder, namesake)
     mine = update(runs).where(goes_on, runs.c.holder == holder.name, runs.c.lease_until != NOBODY)
     renewed = mine.values(lease_until=transaction.now + micros(lease))

@@ -98,7 +98,7 @@ async def test_leases_are_renewed_while_runs_that_nobody_carries_out_are_let_go(
 
     journal = Slow()
     async with asyncio.timeout(20), Holding(journal, "c1", Times(renewal=0.05), Retention()) as holding:
-        holding.address = "c1:1"
+        await holding.begin("c1:1")
         await holding.accept(NewRun(run=RUN))  # and its caller is gone
         async with background(holding.keep(resume)):
             while renewals < 5:

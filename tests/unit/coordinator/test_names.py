@@ -29,13 +29,13 @@ async def test_a_coordinator_whose_namesake_is_alive_is_refused_and_told_where_t
         world = World(validator, stack)
         await world.coordinator("c1")
         with pytest.raises(FailedPrecondition, match="name: the coordinator at c1 is called 'c1' too"):
-            await world.coordinator("c1")
+            await world.coordinator("c1", address="elsewhere")
         await world.coordinator("c2")
         assert await journal.take_name(NEXT, 1.0) is None, "names are a journal's own"
 
 
 @pytest.mark.contract("C19", "F5")
-async def test_the_next_life_of_a_coordinator_that_was_killed_has_its_name_once_its_lease_is_over() -> None:
+async def test_a_coordinator_that_was_killed_has_its_name_elsewhere_once_its_lease_is_over() -> None:
     journal = MemoryJournal()
     assert await journal.take_name(FORMER, 0.5) is None
     began = asyncio.get_running_loop().time()
@@ -44,6 +44,18 @@ async def test_the_next_life_of_a_coordinator_that_was_killed_has_its_name_once_
     assert asyncio.get_running_loop().time() - began > 0.4
     with pytest.raises(NameTaken, match="next:1"):
         await journal.renew(FORMER, 1.0)
+
+
+@pytest.mark.contract("C18", "F5")
+async def test_a_coordinator_that_is_started_again_has_its_name_at_once_and_the_former_stops_if_it_lives() -> None:
+    never = Times(lease=600.0, renewal=0.2, claim=0.1)
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - what it raises ends the whole block
+        async with SchemaValidator() as validator, AsyncExitStack() as stack, asyncio.timeout(20):
+            world = World(validator, stack)
+            await world.coordinator("c1", times=never, address="here:1")
+            await take_name(world.shared, Holder(name="c1", address="here:1", life="next"), never)
+            await asyncio.Event().wait()
+    assert raised.group_contains(NameTaken)
 
 
 @pytest.mark.contract("C43")
