@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import grpc.aio
 
-from fanfold.backoff import full_jitter
+from fanfold.backoff import Absence, full_jitter
 from fanfold.errors import DRAINING, FailedPrecondition, FanfoldError, Unavailable, is_interruption
 from fanfold.model.job import ALL_JOBS, Job, JobChanges, JobFilter, JobPage, OutputPiece
 from fanfold.model.principal import Principal, Role
@@ -221,24 +221,15 @@ class _Patience:
     """How long a registry may be away, in seconds from when it was lost."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lost_at: float | None = None
-        self._failures = 0
+        self._absence = Absence(seconds)
 
     def restored(self) -> None:
         """It has answered."""
-        self._lost_at = None
-        self._failures = 0
+        self._absence.end()
 
     async def lost(self, error: FanfoldError) -> None:
         """Pause before it is called again. Raises `error` when that is no use, or it has been away for too long."""
         if not is_interruption(error):
             raise error
-        now = time.monotonic()
-        if self._lost_at is None:
-            self._lost_at = now
-        left = self._lost_at + self._seconds - now
-        if left <= 0:
-            raise error
-        self._failures += 1
-        await asyncio.sleep(min(full_jitter(self._failures, first=0.2, most=LONGEST_PAUSE), left))
+        left = self._absence.seconds_left(error)
+        await asyncio.sleep(min(full_jitter(self._absence.failures, first=0.2, most=LONGEST_PAUSE), left))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from fanfold.backoff import full_jitter
+from fanfold.backoff import Absence, full_jitter
 from fanfold.clients.coordinator import CoordinatorClient
 from fanfold.errors import DRAINING, NO_CONNECTION, FanfoldError, InvalidArgument, Unavailable
 from fanfold.rpc.addresses import parse_addresses
@@ -102,27 +101,19 @@ class Patience:
 
     def __init__(self, servers: Servers, seconds: float) -> None:
         self._servers = servers
-        self._seconds = seconds
-        self._lost_at: float | None = None
-        self._failures = 0
+        self._absence = Absence(seconds)
 
     def restored(self) -> None:
         """One of them has answered."""
-        self._lost_at = None
-        self._failures = 0
+        self._absence.end()
 
     async def leave(self, client: CoordinatorClient, error: FanfoldError) -> None:
         """Turn to the next one, after a pause. Raises `error` when there has been none for too long."""
-        now = time.monotonic()
-        if self._lost_at is None:
-            self._lost_at = now
-        left = self._lost_at + self._seconds - now
-        if left <= 0:
-            raise error
-        self._failures += 1
+        left = self._absence.seconds_left(error)
         self._servers.leave(client)
-        pause = full_jitter(self._failures, first=FIRST_PAUSE, most=MOST_PAUSE)
-        if self._failures % len(self._servers) == 0:  # the next one is one that has asked for time
+        failures = self._absence.failures
+        pause = full_jitter(failures, first=FIRST_PAUSE, most=MOST_PAUSE)
+        if failures % len(self._servers) == 0:  # the next one is one that has asked for time
             pause += error.retry_delay or 0.0
         await asyncio.sleep(min(pause, left))
 

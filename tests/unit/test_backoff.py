@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from fanfold.backoff import full_jitter
+from fanfold.backoff import Absence, full_jitter
 
 FIRST, MOST = 0.2, 5.0
 DRAWS = 2000
@@ -39,3 +41,15 @@ def test_a_peer_that_stays_away_for_ever_is_no_overflow() -> None:
 
 def test_a_first_pause_above_the_most_is_cut() -> None:
     assert max(draws(1, first=10.0, most=0.5)) <= 0.5
+
+
+def test_a_peer_may_be_away_for_so_long_from_its_first_failure_to_its_next_word() -> None:
+    absence, gone = Absence(0.2), OSError("gone")
+    assert absence.seconds_left(gone) == pytest.approx(0.2)
+    time.sleep(0.25)
+    with pytest.raises(OSError, match="gone"):
+        absence.seconds_left(gone)
+    assert absence.failures == 1
+    absence.end()
+    assert absence.failures == 0
+    assert absence.seconds_left(gone) == pytest.approx(0.2), "it is counted anew"
