@@ -13,7 +13,7 @@ import fanfold
 from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.counted import Counted
 from coordinator.combinators.runner import runner_of
-from coordinator.config import CoordinatorConfig, Placement, ScriptSettings
+from coordinator.config import CoordinatorConfig, NodeSources, Placement, ScriptSettings
 from coordinator.counts import Counts, StepCounts
 from coordinator.executor import named_factory
 from coordinator.journal.journal import KeptRun
@@ -66,13 +66,10 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
         traces = open_tracer(config.traces, service="coordinator", instance=config.name, version=fanfold.__version__)
         tracer = await stack.enter_async_context(traces)
         validator = await stack.enter_async_context(SchemaValidator())
-        sources = config.nodes
-        credentials = config.client.credentials()
+        sources, credentials, counts = config.nodes, config.client.credentials(), Counts()
         dialer = GrpcNodeDialer(config.name, lease=sources.lease, silence=sources.silence, credentials=credentials)
         leases = Leases(lease=sources.lease, certainty=sources.certainty)
-        nodes = Nodes(dialer, redial_delay=sources.redial_delay, leases=leases)
-        await stack.enter_async_context(nodes)
-        counts = Counts()
+        nodes = await stack.enter_async_context(Nodes(dialer, redial_delay=sources.redial_delay, leases=leases))
         queue = PlacementQueue(nodes, _patience(config.placement))
         checks = RequestChecks(validator, config.limits)
         executors = _executors(config, nodes, queue, validator, counts.steps)
@@ -94,10 +91,7 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
             engine=engine,
         )
         CoordinatorCollector(measured, registry)
-        follow_static(nodes, sources.static)
-        names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
-        looking_up = [follow_dns(nodes, name, interval=sources.dns_interval) for name in names]
-        await stack.enter_async_context(background(*looking_up))
+        await stack.enter_async_context(_discovering(nodes, sources))
         up = await stack.enter_async_context(
             serving(
                 [service(runs, checks, nodes, forwarding)],
@@ -112,6 +106,13 @@ async def running(config: CoordinatorConfig) -> AsyncIterator[Serving]:
             await durable.holding.begin(config.advertise or up.address)
             await stack.enter_async_context(background(durable.holding.keep(durable.resume)))
         yield up
+
+
+def _discovering(nodes: Nodes, sources: NodeSources) -> AbstractAsyncContextManager[None]:
+    """Have the nodes wanted that the settings name, and those that their names in DNS stand for."""
+    names = [parse_address(name, field=f"nodes.dns[{index}]") for index, name in enumerate(sources.dns)]
+    follow_static(nodes, sources.static)
+    return background(*(follow_dns(nodes, name, interval=sources.dns_interval) for name in names))
 
 
 async def _durable_runs(
