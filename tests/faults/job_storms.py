@@ -30,7 +30,7 @@ PRODUCER_NAMES = ["one", "two"]
 JOBS = 8
 """Jobs of each life of a producer."""
 
-STORM_LIMIT = 150
+STORM_LIMIT = 240
 SETTLE_SECONDS = 30.0
 SETTLING_SECONDS = 0.3
 RECONNECT_SECONDS = 60.0

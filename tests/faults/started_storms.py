@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from support.proxy import proxied
 RUNS = 8
 STEPS = 5
 STORM_SECONDS = 5.0
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 90.0
 PATIENCE = {"agent_unknown": 30.0, "unplaceable": 30.0}
 """A coordinator that was started again waits for the node to find it."""
 
@@ -67,6 +67,8 @@ class Aftermath:
     started: list[Started]
     jobs: list[Job]
     ran: Counter[str]
+    surprises: Sequence[str] = ()
+    """Errors that services have logged with a trace, because nobody had thought of them."""
 
 
 async def live_through(seed: int, folder: Path, server: Server | None = None) -> Aftermath:
@@ -88,7 +90,14 @@ async def live_through(seed: int, folder: Path, server: Server | None = None) ->
             coordinators(folder, registry=door.address, placement=PATIENCE, journal=kept)
         )
         mesh = await stack.enter_async_context(Mesh(up.servers, registry=door.address))
-        return await _befallen(draw, up, registries, mesh, Database(server) if server else None)
+        aftermath = await _befallen(draw, up, registries, mesh, Database(server) if server else None)
+    return replace(aftermath, surprises=[*_surprises(folder)])
+
+
+def _surprises(folder: Path) -> Iterator[str]:
+    for log in sorted(folder.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()
+        yield from (f"{log.stem}: {line}" for line in lines if "Traceback (most recent call last)" in line)
 
 
 async def _befallen(
@@ -188,6 +197,7 @@ def complaints(aftermath: Aftermath) -> Iterator[str]:
             yield f"{job.id} ({job.state}: {job.detail}) is nobody's"
     if len(known) != len(aftermath.started):
         yield "two runs are one job"
+    yield from aftermath.surprises
     for each in aftermath.started:
         yield from (f"{each.name} ({each.run.id}): {complaint}" for complaint in _complaints(each, aftermath.ran))
 

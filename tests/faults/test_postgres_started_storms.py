@@ -13,7 +13,7 @@ from support.postgres import running_server
 pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 1, 60
-STORM_LIMIT = 150
+STORM_LIMIT = 240
 
 
 @pytest.mark.timeout(STORM_LIMIT * 10)

@@ -89,3 +89,7 @@ def test_jobs_of_nobody_and_runs_that_share_one_are_found() -> None:
     assert STOPPED.job is not None
     assert found(WHOLE, jobs=[STOPPED.job]) == ["job-r1 (killed: 2 steps) is nobody's"]
     assert "two runs are one job" in found(WHOLE, replace(STOPPED, run=WHOLE.run))
+
+
+def test_errors_that_nobody_had_thought_of_are_found() -> None:
+    assert list(complaints(Aftermath([], [], RAN, ["left: Traceback"]))) == ["left: Traceback"]

@@ -12,7 +12,7 @@ from faults.started_storms import complaints, live_through
 pytestmark = pytest.mark.process
 
 SEEDS, LONG_SEEDS = 2, 60
-STORM_LIMIT = 150
+STORM_LIMIT = 240
 
 
 @pytest.mark.timeout(STORM_LIMIT * 10)
