@@ -57,6 +57,16 @@ def complaints(history: JobHistory) -> list[str]:
     return found
 
 
+def given_up(history: JobHistory) -> Iterator[str]:
+    """What must not be where every producer is always back within the grace."""
+    for job in history.jobs:
+        if job.detail.startswith(BY_THE_REGISTRY):
+            yield f"{job.id} was given up, {job.detail!r}, though its producer was back in time (C38)"
+    for line in history.noted:
+        if line["what"] == "gone":
+            yield f"the producer of {line['request']} was sent away for {line['why']}, and nobody else has it (C32)"
+
+
 def _lost_jobs(history: JobHistory) -> Iterator[str]:
     there = {job.id: job for job in history.jobs}
     for line in history.noted:

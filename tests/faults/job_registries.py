@@ -18,9 +18,6 @@ from faults.subjects import Family, Kind, Subject
 from faults.wires import Wire, wired
 from support.proxy import proxied
 
-GRACE = 2.5
-"""Seconds that producers may be away, and may take to stop: some faults last longer."""
-
 LEASE = 1.5
 REGISTRY_NAMES = ["left", "right"]
 
@@ -30,10 +27,10 @@ class Registry(Service):
 
     command = JOB_REGISTRY
 
-    def __init__(self, folder: Path, wire: Wire, store: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, wire: Wire, store: Mapping[str, Any], grace: float) -> None:
         settings = {
             "store": {**store, "lease": LEASE},
-            "producers": {"grace": GRACE, "stop_deadline": GRACE},
+            "producers": {"grace": grace, "stop_deadline": grace},
             "output": {"write_interval": 0.1},
             "drain_grace": DRAIN_GRACE,
         }
@@ -69,29 +66,29 @@ class StormyRegistries:
 
 
 @asynccontextmanager
-async def one_registry(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyRegistries]:
-    """A registry with a file that is up."""
+async def one_registry(folder: Path, grace: float, *, proxies: bool = False) -> AsyncIterator[StormyRegistries]:
+    """A registry with a file that is up; producers may be away, and take to stop, for the grace."""
     file = folder / "jobs.db"
-    async with _up(folder, {"registry": {"path": str(file)}}, [Store(file)], proxies=proxies) as stormy:
+    async with _up(folder, {"registry": {"path": str(file)}}, [Store(file)], grace, proxies=proxies) as stormy:
         yield stormy
 
 
 @asynccontextmanager
-async def two_registries(folder: Path, *, proxies: bool = False) -> AsyncIterator[StormyRegistries]:
+async def two_registries(folder: Path, grace: float, *, proxies: bool = False) -> AsyncIterator[StormyRegistries]:
     """Registries that are up with a PostgreSQL of their own, to which each has a way of its own."""
     async with databases(REGISTRY_NAMES) as (stores, urls):
         kept = {name: {"url": url} for name, url in urls.items()}
-        async with _up(folder, kept, stores, proxies=proxies) as stormy:
+        async with _up(folder, kept, stores, grace, proxies=proxies) as stormy:
             yield stormy
 
 
 @asynccontextmanager
 async def _up(
-    folder: Path, kept: Mapping[str, Mapping[str, Any]], stores: Sequence[Subject], *, proxies: bool
+    folder: Path, kept: Mapping[str, Mapping[str, Any]], stores: Sequence[Subject], grace: float, *, proxies: bool
 ) -> AsyncIterator[StormyRegistries]:
     async with AsyncExitStack() as stack:
         wires = await stack.enter_async_context(wired(list(kept), proxies=proxies))
-        registries = [Registry(folder, wire, kept[wire.service]) for wire in wires]
+        registries = [Registry(folder, wire, kept[wire.service], grace) for wire in wires]
         await stack.enter_async_context(kept_up(registries))
         door = await stack.enter_async_context(proxied(*(one.address for one in registries)))
         yield StormyRegistries(door.address, registries, [*registries, *wires, *stores])

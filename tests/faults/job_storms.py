@@ -15,13 +15,14 @@ from fanfold.background import background
 from fanfold.clients.job_registry import JobRegistryClient
 from fanfold.errors import Unavailable
 from fanfold.model.job import Job
-from faults.job_checker import JobHistory, complaints
+from faults.job_checker import JobHistory, complaints, given_up
 from faults.job_onlookers import Onlooker
-from faults.job_registries import GRACE, StormyRegistries
+from faults.job_registries import StormyRegistries
 from faults.producing_child import History
 from faults.services import WITH_US
 from faults.storms import WITHIN, Fault, let_loose, schedule
 from faults.subjects import Family, Kind, Subject, told_of
+from support.mesh import until
 
 CHILD = Path(__file__).with_name("producing_child.py")
 TESTS = CHILD.parent.parent
@@ -30,24 +31,26 @@ PRODUCER_NAMES = ["one", "two"]
 JOBS = 8
 """Jobs of each life of a producer."""
 
+GRACE, LONG_GRACE = 2.5, 30.0
+"""Seconds that producers may be away, and may take to stop: less than some faults last, and more than all of them."""
+
 STORM_LIMIT = 240
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 45.0
 SETTLING_SECONDS = 0.3
 RECONNECT_SECONDS = 60.0
 
-Makes = Callable[[Path], AbstractAsyncContextManager[StormyRegistries]]
-"""Has registries be up that keep their files in a folder."""
+Makes = Callable[[Path, float], AbstractAsyncContextManager[StormyRegistries]]
+"""Has registries be up that keep their files in a folder, and have such a grace."""
 
 
 class StormyProducer(Subject):
-    """A producer that is killed and lives again."""
+    """A producer that is killed and lives again, and then `abandons` some of what it had, if it does."""
 
-    def __init__(self, name: str, folder: Path, seed: int, address: str) -> None:
+    def __init__(self, name: str, folder: Path, seed: int, address: str, *, abandons: bool) -> None:
         super().__init__(name)
         self.history = folder / f"{name}.history"
         self._log = folder / f"{name}.log"
-        self._seed = seed
-        self._address = address
+        self._words = [address, str(self.history), str(seed), str(JOBS), str(int(abandons))]
         self._lives = 0
         self._process: asyncio.subprocess.Process | None = None
 
@@ -56,7 +59,7 @@ class StormyProducer(Subject):
 
     async def start(self) -> None:
         self._lives += 1
-        words = [self.name, str(self._lives), self._address, str(self.history), str(self._seed), str(JOBS)]
+        words = [self.name, str(self._lives), *self._words]
         environment = os.environ | {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -67,6 +70,10 @@ class StormyProducer(Subject):
         if self._process is not None:
             self._signal(signal.SIGKILL)
             await self._process.wait()
+
+    async def has_begun(self) -> None:
+        """Wait until it has asked for a job."""
+        await until(lambda: bool(History.of(self.history)), f"{self.name} has begun")
 
     async def ended(self) -> None:
         """Wait until it has done all its work."""
@@ -110,12 +117,16 @@ async def live_through(seed: int, folder: Path, make: Makes) -> None:
     """Have registries and producers live through a storm, and see that all went as promised."""
     folder.mkdir(parents=True)
     draw = random.Random(seed)
-    async with make(folder) as stormy, stormy_producers(folder, seed, stormy.address) as producers:
+    is_patient = draw.random() < 0.5
+    async with (
+        make(folder, LONG_GRACE if is_patient else GRACE) as stormy,
+        stormy_producers(folder, seed, stormy.address, abandons=not is_patient) as producers,
+    ):
         subjects = [*stormy.subjects, *producers]
         try:
             history = await _befallen(draw, stormy, producers, _drawn(draw, stormy, producers))
             assert len(history.jobs) > 0
-            found = complaints(history)
+            found = [*complaints(history), *(given_up(history) if is_patient else ())]
             assert found == [], "\n".join(found)
             assert [surprise for one in stormy.registries for surprise in one.surprises()] == []
         except BaseException as error:
@@ -147,6 +158,8 @@ async def _befallen(
             await onlooker.begin()
         for producer in producers:
             await producer.start()
+        for producer in producers:
+            await producer.has_begun()
         async with background(*(onlooker.look_on() for onlooker in onlookers.values())):
             await let_loose(faults, [*stormy.subjects, *producers], lambda: False)
             await asyncio.gather(*(producer.ended() for producer in producers))
@@ -174,9 +187,11 @@ async def _all_settled(onlooker: Onlooker) -> Sequence[Job]:
 
 
 @asynccontextmanager
-async def stormy_producers(folder: Path, seed: int, address: str) -> AsyncIterator[list[StormyProducer]]:
+async def stormy_producers(
+    folder: Path, seed: int, address: str, *, abandons: bool
+) -> AsyncIterator[list[StormyProducer]]:
     """Producers that are not up yet; none is left afterwards."""
-    producers = [StormyProducer(name, folder, seed, address) for name in PRODUCER_NAMES]
+    producers = [StormyProducer(name, folder, seed, address, abandons=abandons) for name in PRODUCER_NAMES]
     try:
         yield producers
     finally:

@@ -1,7 +1,8 @@
 """A producer in a process of its own: registers jobs, writes output, and settles them, whatever befalls it.
 
-Called with its name, its life's number, the registry's address, a history file, a seed, and how many jobs to produce. A
-later life goes on with some of what a former one left behind, with a newer epoch, and lets the rest be lost.
+Called with its name, its life's number, the registry's address, a history file, a seed, how many jobs to produce, and
+whether to abandon anything. A later life goes on with what a former one left behind, with a newer epoch, or with some
+of it, and lets the rest be lost.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Work:
             self._history.note("kept", request=request, job=job.id, said=state.value, lines=written, **kept)
 
 
-async def main(name: str, life: int, address: str, path: Path, seed: str, count: int) -> None:
+async def main(name: str, life: int, address: str, path: Path, seed: str, count: int, *, abandons: bool) -> None:
     """Produce until all is settled."""
     draw = random.Random(f"{seed} {name} {life}")
     before = History.of(path)
@@ -114,7 +115,7 @@ async def main(name: str, life: int, address: str, path: Path, seed: str, count:
     async with GrpcJobProducer(address) as producer, asyncio.TaskGroup() as tasks:
         work = Work(producer, history, life, seed)
         for request in sorted(asked - ended):
-            if draw.random() < 0.3:
+            if abandons and draw.random() < 0.3:
                 history.note("abandoned", request=request)
             elif request in committed:
                 tasks.create_task(work.reattach(request, committed[request]))
@@ -126,5 +127,5 @@ async def main(name: str, life: int, address: str, path: Path, seed: str, count:
 
 
 if __name__ == "__main__":
-    its_name, its_life, where, file, its_seed, how_many = sys.argv[1:]
-    asyncio.run(main(its_name, int(its_life), where, Path(file), its_seed, int(how_many)))
+    its_name, its_life, where, file, its_seed, how_many, whether = sys.argv[1:]
+    asyncio.run(main(its_name, int(its_life), where, Path(file), its_seed, int(how_many), abandons=whether == "1"))

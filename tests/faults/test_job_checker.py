@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.model.job import Job, JobState, OutputPiece
-from faults.job_checker import JobHistory, Seen, complaints
+from faults.job_checker import JobHistory, Seen, complaints, given_up
 from faults.producing_child import content
 
 ONE = Job(
@@ -59,7 +59,7 @@ GOOD = JobHistory(
         noted("committed", LOST),
         kept(ONE, 2),
         kept(TWO, 1),
-        noted("gone", LOST),
+        noted("gone", LOST, why="JOB_GONE"),
     ],
     seen={"any": SEEN, "left": SEEN},
     asked_to_stop=frozenset({"storm-2"}),
@@ -119,3 +119,11 @@ def test_a_good_history_has_no_complaint() -> None:
 )
 def test_what_must_not_happen_is_complained_of(history: JobHistory, words: str) -> None:
     assert any(words in complaint for complaint in complaints(history)), complaints(history)
+
+
+def test_what_is_given_up_is_complained_of_where_nothing_may_be() -> None:
+    first, second = given_up(GOOD)
+    assert first.startswith("storm-4 was given up, 'producer lost', ")
+    assert second.startswith("the producer of p-1-2 was sent away for JOB_GONE, ")
+    noted = [line for line in GOOD.noted if line["what"] != "gone"]
+    assert list(given_up(replace(with_jobs(ONE, TWO), noted=noted))) == []
