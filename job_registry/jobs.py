@@ -27,7 +27,7 @@ from job_registry.limits import Capacity, ResultsUnderWay
 from job_registry.live import LiveJob
 from job_registry.output import LiveOutput
 from job_registry.presence import Presence
-from job_registry.refusals import gone, superseded
+from job_registry.refusals import gone, overtaken, superseded
 from job_registry.states import Move, given_up, settled, stopped
 from job_registry.store.store import JobStore, KeptJob, KeptOutput, Moved, NewJob
 
@@ -126,15 +126,21 @@ class Jobs:
         Raises:
             Aborted: the job has a newer epoch.
             NotFound: the job was given up meanwhile.
+            Unavailable: another stream has come to hold it at the same time, elsewhere.
         """
         await self._finishing.finish(self._attach(live, producer, epoch))
 
     async def _attach(self, live: LiveJob, producer: Producer, epoch: int) -> None:
         async with live.lock:
+            if not producer.is_there:  # it has gone while this waited, maybe to another registry
+                raise superseded()
             if not live.ended.is_set():
                 try:
-                    kept = await self.store.attach(live.number, epoch, self._presence.name)
+                    hold = live.kept.hold
+                    kept = await self.store.attach(live.number, epoch, self._presence.name, hold)
                     self._known.see(kept)
+                    if not kept.state.is_settled and (kept.holder, kept.hold) != (self._presence.name, hold + 1):
+                        raise overtaken()
                     output = await self.store.output(live.number) if live.held is None else ()
                 except Unavailable as error:  # which stream holds it now, nobody knows
                     self._known.drop(live, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanfold.errors import GONE, Aborted, NotFound, ResourceExhausted
+from fanfold.errors import GONE, Aborted, NotFound, ResourceExhausted, Unavailable
 from job_registry.config import JobLimits
 
 TRY_AGAIN_SECONDS = 5.0
@@ -16,6 +16,11 @@ def gone(job_id: str, detail: str) -> NotFound:
 def superseded() -> Aborted:
     """Another stream came after this one."""
     return Aborted("another stream holds the job now", reason="SUPERSEDED")
+
+
+def overtaken() -> Unavailable:
+    """Another stream came while this one was coming; which of them is newer, only their producer knows."""
+    return Unavailable("another stream came to hold the job at the same time; come back", reason="OVERTAKEN")
 
 
 def stale_epoch(held: int, epoch: int) -> Aborted:

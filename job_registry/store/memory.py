@@ -75,14 +75,16 @@ class MemoryJobStore:
         self._jobs[job.number] = job
         return job
 
-    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
+    async def attach(self, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
         """Have another stream hold a job."""
         job = self._jobs[number]
         if job.state.is_settled:
             return job
         if epoch < job.epoch:
             raise stale_epoch(job.epoch, epoch)
-        return self._changed(job, epoch=epoch, holder=holder, hold=job.hold + 1)
+        if hold != job.hold:
+            return job
+        return self._changed(job, epoch=epoch, holder=holder, hold=hold + 1)
 
     async def leave(self, holds: Mapping[int, int]) -> None:
         """Note that streams have ended."""

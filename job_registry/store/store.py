@@ -214,8 +214,10 @@ class JobStore(Protocol):
         """
         ...
 
-    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
-        """Have another stream hold a job, at the registry `holder`. What is settled is given as it is.
+    async def attach(self, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
+        """Have another stream hold a job, at the registry `holder`, where the last one before it has this `hold`.
+
+        What is settled, or has come to have another hold, is given as it is.
 
         Raises:
             Aborted: the job has a newer epoch.

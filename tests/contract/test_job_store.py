@@ -94,21 +94,29 @@ async def test_a_request_of_the_same_owner_has_one_job(store: JobStore) -> None:
 async def test_each_stream_that_comes_to_hold_a_job_has_the_next_hold_and_is_told_as_a_change(store: JobStore) -> None:
     job = await add(store, holder="a", epoch=2)
     assert (job.holder, job.hold) == ("a", 1)
-    kept = await store.attach(job.number, 7, "b")
+    kept = await store.attach(job.number, 7, "b", 1)
     assert (kept.holder, kept.hold, kept.epoch) == ("b", 2, 7)
     assert kept == await store.find(job.number)
     assert (await store.changes(EVERYTHING, job.change)).jobs == [kept]
     with pytest.raises(Aborted) as refused:
-        await store.attach(job.number, 6, "a")
+        await store.attach(job.number, 6, "a", 2)
     assert refused.value.reason == "STALE_EPOCH"
     assert kept == await store.find(job.number)
-    assert (await store.attach(job.number, 7, "b")).hold == 3
+    assert (await store.attach(job.number, 7, "b", 2)).hold == 3
+
+
+@pytest.mark.contract("C38", "F5")
+async def test_a_stream_does_not_come_to_hold_a_job_that_another_one_came_to_hold_first(store: JobStore) -> None:
+    job = await add(store, holder="a")
+    kept = await store.attach(job.number, 1, "b", 1)
+    assert await store.attach(job.number, 2, "a", 1) == kept == await store.find(job.number)
+    assert await store.position() == kept.change
 
 
 @pytest.mark.contract("C38", "F5")
 async def test_what_a_stream_writes_after_another_one_has_come_is_refused(store: JobStore) -> None:
     job = await add(store, holder="a", sources=["out"])
-    kept = await store.attach(job.number, 1, "b")
+    kept = await store.attach(job.number, 1, "b", 1)
     await keep_output(store, output_write(job, (0, b"late")), progress={job.number: "late"}, hold=1)
     with pytest.raises(Aborted) as refused:
         await moved(store, job.number, DONE, hold=1, result=b"late")
@@ -131,12 +139,12 @@ async def test_a_stream_that_has_ended_is_noted_once_and_the_next_one_has_anothe
     assert (await store.changes(EVERYTHING, done.change)).jobs == [left]
     await store.leave({job.number: 1})
     assert await store.position() == left.change
-    assert (await store.attach(job.number, 1, "b")).hold == 2
+    assert (await store.attach(job.number, 1, "b", 1)).hold == 2
 
 
 async def test_what_is_settled_is_not_held_again(store: JobStore) -> None:
     done = await add_settled(store)
-    assert await store.attach(done.number, 9, "b") == done == await store.find(done.number)
+    assert await store.attach(done.number, 9, "b", 1) == done == await store.find(done.number)
     assert await moved(store, done.number, DONE, hold=7) == done
 
 
@@ -272,7 +280,7 @@ async def test_changes_are_told_as_jobs_are_now_each_once(store: JobStore) -> No
     assert (await store.changes(EVERYTHING, position)).jobs == []
     stopping = await moved(store, two.number, STOP)
     done = await moved(store, one.number, DONE)
-    await store.attach(two.number, 2, "a")
+    await store.attach(two.number, 2, "a", 1)
     await keep_output(store, progress={two.number: "half"}, hold=2)
     changes = await store.changes(EVERYTHING, position)
     assert [(job.id, job.state, job.progress) for job in changes.jobs] == [

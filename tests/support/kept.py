@@ -98,7 +98,7 @@ async def fill_store(store: JobStore) -> None:
     ended = partial(settled, state=JobState.COMPLETED, detail="all well")
     await moved(store, done.number, ended, progress="all", output=[last], result=RESULT)
     runs = await add(store, kind="lines", owner="bob/é", request_id="q2", holds="a process", sources=["out"])
-    await store.attach(runs.number, 5, "")
+    await store.attach(runs.number, 5, "", 1)
     await keep_output(store, output_write(runs, (0, OUTPUT[0])), progress={runs.number: "1/2"}, hold=2)
     gone = await add_settled(store, request_id="q3")
     await store.delete(gone.number)
@@ -126,7 +126,7 @@ async def check_store(store: JobStore) -> None:
 
 async def _settle(store: JobStore) -> None:
     position = await store.position()
-    hold = (await store.attach(2, 5, "here")).hold
+    hold = (await store.attach(2, 5, "here", 1)).hold
     failed = partial(settled, state=JobState.FAILED, detail="late")
     assert (await moved(store, 2, failed, hold=hold)).state is JobState.FAILED
     assert [job.number for job in (await store.changes(JobQuery(), position)).jobs] == [2]

@@ -56,9 +56,9 @@ class SqlJobStore:
         """Keep a new job."""
         return await self._access.write(partial(writes.add, new=new, limits=None if self._alone else limits))
 
-    async def attach(self, number: int, epoch: int, holder: str) -> KeptJob:
+    async def attach(self, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
         """Have another stream hold a job."""
-        return await self._access.write(partial(writes.attach, number=number, epoch=epoch, holder=holder))
+        return await self._access.write(partial(writes.attach, number=number, epoch=epoch, holder=holder, hold=hold))
 
     async def leave(self, holds: Mapping[int, int]) -> None:
         """Note that streams have ended."""

@@ -92,14 +92,15 @@ def _require_room(transaction: Transaction, root: str, limits: JobLimits) -> Non
     require_room(live, of_root, root, limits)
 
 
-def attach(transaction: Transaction, number: int, epoch: int, holder: str) -> KeptJob:
-    """Have another stream hold a job that is not settled."""
+def attach(transaction: Transaction, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
+    """Have another stream hold a job that is not settled, and was held so."""
     row = _unsettled(transaction, number)
     if row is None:
         return _kept(transaction, number)
     if epoch < row.epoch:
         raise stale_epoch(row.epoch, epoch)
-    _change(transaction, number, epoch=epoch, holder=holder, hold=row.hold + 1)
+    if hold == row.hold:
+        _change(transaction, number, epoch=epoch, holder=holder, hold=hold + 1)
     return _kept(transaction, number)
 
 

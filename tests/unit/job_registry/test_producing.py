@@ -308,6 +308,57 @@ async def test_a_stream_that_breaks_while_it_takes_a_job_over_leaves_it_where_it
         assert (await first.settle()).state is JobState.COMPLETED
 
 
+@pytest.mark.contract("C32", "F5")
+async def test_a_stream_that_comes_late_to_the_store_takes_no_job_from_the_registry_where_its_producer_is_by_now() -> (
+    None
+):
+    class Slow(MemoryJobStore):
+        async def attach(self, *args: Any) -> KeptJob:
+            reached.set()
+            await may_go_on.wait()
+            return await super().attach(*args)
+
+    store, reached, may_go_on = Slow(), asyncio.Event(), asyncio.Event()
+    async with jobs_in(store) as jobs:
+        first, late, again = Producing(jobs), Producing(jobs), Producing(jobs)
+        job = await first.register()
+        late.say(Reattach(job.id, 1))
+        await reached.wait()
+        elsewhere = await MemoryJobStore.attach(store, 1, 1, "elsewhere", 1)
+        may_go_on.set()
+        error = await late.failure()
+        assert isinstance(error, Unavailable)
+        assert error.reason == "OVERTAKEN"
+        assert await kept(jobs, job.id) == elsewhere
+        assert isinstance(await first.failure(), Aborted)
+        await again.reattach(job.id)
+        assert (await kept(jobs, job.id)).hold == elsewhere.hold + 1
+
+
+@pytest.mark.contract("C32", "F5")
+async def test_a_stream_that_broke_while_it_waited_for_its_turn_takes_no_job_over() -> None:
+    class Slow(MemoryJobStore):
+        async def attach(self, *args: Any) -> KeptJob:
+            asked.append(args)
+            await may_go_on.wait()
+            return await super().attach(*args)
+
+    asked: list[Any] = []
+    may_go_on = asyncio.Event()
+    async with jobs_in(Slow()) as jobs:
+        first, second, third = Producing(jobs), Producing(jobs), Producing(jobs)
+        job = await first.register()
+        second.say(Reattach(job.id, 1))
+        await until(lambda: len(asked) == 1, "it takes the job over")
+        third.say(Reattach(job.id, 1))
+        await asyncio.sleep(0.05)  # so that it waits for its turn
+        await third.leave()
+        may_go_on.set()
+        await second.heard(Committed)
+        assert (await second.settle()).state is JobState.COMPLETED
+        assert len(asked) == 1
+
+
 @pytest.mark.contract("C37", "F16")
 async def test_output_that_could_not_be_written_is_written_with_the_next() -> None:
     class Failing(MemoryJobStore):
