@@ -78,6 +78,8 @@ class Holder:
     def open(self, link: CoordinatorLink, lease: float) -> None:
         """Tell what is to be told over a new link, at first the endings that were not acknowledged.
 
+        What it has here lives for `lease` seconds without a word of it; with 0 it ends with the link.
+
         Raises:
             FailedPrecondition: a newer link is up.
         """

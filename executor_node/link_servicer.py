@@ -41,7 +41,7 @@ STATUS_INTERVAL = 1.0
 async def serve_link(
     links: Links, requests: AsyncIterator[pb.LinkRequest], describe: Callable[[], Node], hello_wait: float = HELLO_WAIT
 ) -> AsyncGenerator[pb.LinkResponse, None]:
-    """Carry all steps of one coordinator (`ExecutorNode.Link`).
+    """Carry all steps of one coordinator (`ExecutorNode.Link`). Its hello is waited for `hello_wait` seconds.
 
     Raises:
         InvalidArgument: the coordinator does not say who it is, or sends what makes no sense.

@@ -121,4 +121,3 @@ class NoTracer:
 
 
 NO_TRACER = NoTracer()
-NO_SPAN = NoSpan()

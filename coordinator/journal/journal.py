@@ -264,7 +264,7 @@ class Journal(Protocol):
         ...
 
     async def claim(self, holder: Holder, lease: float, limit: int = 100, wanted: Claim = ANY) -> Sequence[KeptRun]:
-        """Take over runs whose lease is over or that were let go, each with its next epoch."""
+        """Take over runs whose lease is over or that were let go, for `lease` seconds, each with its next epoch."""
         ...
 
     @property

@@ -54,7 +54,7 @@ async def adopt_run(nodes: Nodes, scope: Scope, node_names: Iterable[str], timeo
     """Take over what the nodes hold of a run, into `scope.adopted`. Until this returns, nothing of it may be started.
 
     Of several executions of a step, one that has succeeded is taken before others, else the latest; the others are
-    stopped. `timeout` is as for `Nodes.adopt`.
+    stopped. `timeout` in seconds is as for `Nodes.adopt`.
 
     Raises:
         Aborted: a node knows a newer epoch of the run; it is not ours any more (F5).

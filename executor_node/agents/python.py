@@ -90,7 +90,7 @@ class PythonAgents:
 
 
 class PythonStep:
-    """A step with a worker of its own."""
+    """A step with a worker of its own, which has `grace` seconds to stop."""
 
     def __init__(
         self, step: RunningStep, supervision: Supervision, setup: Setup, grace: float, max_text_bytes: int

@@ -126,7 +126,7 @@ def show_logs(registry: str | None, job_id: str, *, source: str, offset: int, fo
 
 
 def wait_for(registry: str | None, job_ids: Sequence[str], *, timeout: float | None, as_json: bool) -> bool:
-    """Wait until jobs are settled, and print each as it is then, or when the time is over. Whether all completed."""
+    """Wait for each job at most `timeout` seconds, and print it as it is then. Whether all completed."""
 
     async def wait() -> list[Job]:
         settled = []

@@ -116,7 +116,7 @@ class JobRegistryClient:
             await patience.lost(error)
 
     async def wait_job(self, job_id: str, timeout: float = 60.0) -> Job:
-        """The job once it is settled, or as it is when the time is over."""
+        """The job once it is settled, or as it is when the time is over, in seconds."""
         patience = _Patience(self._reconnect_timeout)
         until = time.monotonic() + timeout
         while True:

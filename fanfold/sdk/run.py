@@ -37,7 +37,10 @@ Result = TypeVar("Result")
 
 
 class MeshRun(ABC, Generic[Event, Result]):
-    """A run to be awaited or iterated. It runs once: awaiting it again gives the result that is there."""
+    """A run to be awaited or iterated. It runs once: awaiting it again gives the result that is there.
+
+    `reconnect_timeout` is for how many seconds its coordinators may be away before it fails.
+    """
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Started:
         return await self._mesh.cancel(self.run_id, reason)
 
     async def dispose(self, *, timeout: float = DISPOSE_SECONDS) -> Run:
-        """Have it gone: cancelled if it goes on, and waited for. Raises as `Mesh.dispose`."""
+        """Have it gone: cancelled if it goes on, and waited for `timeout` seconds. Raises as `Mesh.dispose`."""
         return await self._mesh.dispose(self.run_id, timeout=timeout)
 
 

@@ -55,7 +55,6 @@ SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "fanfold"
 """What the pages find one another by."""
 
-WIDTH = 24
 GRAPH_HEIGHT = 8
 FIGURE_HEIGHT = 4
 

@@ -96,7 +96,7 @@ class CommandAgents:
 
 
 class CommandStep:
-    """A step of kind command: its folder, its program, and what came of it."""
+    """A step of kind command: its folder, its program, which has `grace` seconds to stop, and what came of it."""
 
     def __init__(
         self,

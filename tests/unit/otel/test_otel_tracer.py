@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fanfold.model.trace import TraceContext
-from fanfold.tracing import NO_SPAN, NO_TRACER, SpanKind
+from fanfold.tracing import NO_TRACER, SpanKind
 from support.recorded import CALLER, Recorded, attribute, error_of, links_of, parent_of, span_id_of, trace_id_of
 
 UNSAMPLED = TraceContext(CALLER.traceparent[:-1] + "0")
@@ -91,4 +91,3 @@ def test_without_traces_the_callers_context_is_handed_on() -> None:
     assert NO_TRACER.start("step", CALLER).context is CALLER
     assert NO_TRACER.start("step", NO_TRACER.start("run", CALLER)).context is CALLER
     assert NO_TRACER.start("step", None).context is None
-    assert NO_SPAN.context is None
