@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 
 from fanfold.late_logger import LateLogger
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HANG_UP = signal.SIGHUP
+"""Tells that the terminal is gone, once or several times."""
 
 log = LateLogger(__name__)
 
@@ -16,24 +18,28 @@ log = LateLogger(__name__)
 async def run_until_signalled(drain: Callable[[], Coroutine[object, object, None]]) -> None:
     """Wait for SIGTERM or SIGINT, then `drain()`; a second signal cancels that, so that the rest stops at once (C43).
 
-    Runs in the main thread only. What `drain` raises is raised.
+    SIGHUP begins that as well, unless it is ignored, as below `nohup`, but never cuts it short. Runs in the main
+    thread only. What `drain` raises is raised.
     """
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
+    heeded = SIGNALS if signal.getsignal(HANG_UP) is signal.SIG_IGN else (*SIGNALS, HANG_UP)
     try:
-        _on_signal(loop, asked.set)
+        _on_signals(loop, heeded, asked.set)
         await asked.wait()
         log.info("draining")
         draining = asyncio.create_task(drain())
-        _on_signal(loop, draining.cancel)
+        _on_signals(loop, SIGNALS, draining.cancel)
         await _ended(draining)
     finally:
-        for number in SIGNALS:
+        for number in heeded:
             loop.remove_signal_handler(number)
 
 
-def _on_signal(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
-    for number in SIGNALS:
+def _on_signals(
+    loop: asyncio.AbstractEventLoop, numbers: Collection[signal.Signals], act: Callable[[], object]
+) -> None:
+    for number in numbers:
         loop.add_signal_handler(number, act)
 
 

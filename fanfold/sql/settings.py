@@ -36,9 +36,8 @@ class DatabaseSettings(Section):
             raise ValueError("url must be like postgresql://user@host/database, with one host and port there") from None
         if url.drivername not in {"postgresql", "postgres"}:
             raise ValueError("url must begin with postgresql://")
-        if url.password is not None or any(
-            "password" in name.lower() for name in url.query
-        ):  # as that of a key: sslpassword
+        secrets = [name for name in url.query if "password" in name.lower()]  # as that of a key: sslpassword
+        if url.password is not None or secrets:
             raise ValueError("url must not contain the password; name its file as password_file")
         return self
 

@@ -27,7 +27,9 @@ STARTED = ["listening", DEVELOPMENT_MODE]
 """What a service logs when it starts."""
 
 SERVICE = """
-import asyncio, logging, sys
+import asyncio, logging, signal, sys
+for ignored in {ignored!r}.split():
+    signal.signal(signal.Signals[ignored], signal.SIG_IGN)
 sys.path.insert(0, {tests!r})
 import structlog
 from executor_node.policy import policy_of
@@ -83,10 +85,10 @@ class Process:
 
 @asynccontextmanager
 async def _service(
-    behaviour: str = "pass", *, grace: float = 30, level: str = "info", form: str = "json"
+    behaviour: str = "pass", *, grace: float = 30, level: str = "info", form: str = "json", ignored: str = ""
 ) -> AsyncIterator[Process]:
     tests = str(Path(__file__).parents[2])
-    script = SERVICE.format(tests=tests, behaviour=behaviour, grace=grace, level=level, form=form)
+    script = SERVICE.format(tests=tests, behaviour=behaviour, grace=grace, level=level, form=form, ignored=ignored)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=pipe, stderr=pipe)
     service = Process(process)
@@ -124,6 +126,33 @@ async def _error_or_none(call: Any) -> Exception | None:
         return await error_of(asyncio.wait_for(call, 0.2))
     except TimeoutError:
         return None  # it was let in before the signal came through
+
+
+@pytest.mark.contract("C43")
+async def test_the_end_of_its_terminal_drains_as_well_and_is_no_second_signal() -> None:
+    async with _service("await asyncio.sleep(60)") as service, open_channel(service.address) as channel:
+        call = raw_unary(channel, DESCRIBE)
+        running = asyncio.ensure_future(error_of(call(b"")))
+        assert await service.line() == "entered"
+        for _ in range(2):
+            service.signal(signal.SIGHUP)
+            while not isinstance(error := await _error_or_none(call(b"", timeout=5)), Unavailable):
+                assert error is None
+            assert error.reason == "DRAINING"
+        assert not running.done()
+        service.signal(signal.SIGTERM)
+        assert isinstance(await running, Unavailable)
+        assert (await service.end())[0] == 0
+
+
+async def test_below_nohup_the_end_of_its_terminal_does_not_matter() -> None:
+    async with _service(ignored="SIGHUP") as service, open_channel(service.address) as channel:
+        service.signal(signal.SIGHUP)
+        await raw_unary(channel, DESCRIBE)(b"")
+        service.signal(signal.SIGTERM)
+        code, logged = await service.end()
+    assert code == 0
+    assert [json.loads(line)["event"] for line in logged] == [*STARTED, "draining"]
 
 
 async def test_a_drain_that_ends_ends_the_process() -> None:
