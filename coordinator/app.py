@@ -209,14 +209,14 @@ def _executors(
     config: CoordinatorConfig, nodes: Nodes, queue: PlacementQueue, validator: SchemaValidator, counts: StepCounts
 ) -> ExecutorFactory:
     if config.executor:
-        return partial(_within_budget, Counted(named_factory(config.executor)(), counts))
+        return partial(_counted, named_factory(config.executor)(), counts)
     placement = config.placement
     retries = Retries(first=placement.retry_first, most=placement.retry_most)
     return Mesh(nodes, queue, validator, retries=retries, cancel_wait=placement.cancel_wait, counts=counts).executor
 
 
-def _within_budget(executor: AgentExecutor, scope: Scope) -> AgentExecutor:
-    """The executor for one run, if it knows nothing of budgets (C13)."""
-    if scope.budget is None:
-        return executor
-    return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
+def _counted(executor: AgentExecutor, counts: StepCounts, scope: Scope) -> Counted:
+    """The executor for one run, if it knows nothing of budgets (C13) and counts nothing, what is refused included."""
+    if scope.budget is not None:
+        executor = Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
+    return Counted(executor, counts)

@@ -48,9 +48,10 @@ class StepCounts:
         if failure is not None and failure.code is FailureCode.BUDGET_EXHAUSTED and not outcome.attempts:
             self.refused_by_budget[agent,] += 1
 
-    def note_cancelled(self, spec: AgentStepSpec) -> None:
-        """A step was cancelled with its run, which does not wait for its outcome."""
-        self.ended[self._agents.get(spec.agent, OTHER), FailureCode.CANCELLED.value] += 1
+    def note_raised(self, spec: AgentStepSpec, error: BaseException) -> None:
+        """A step has no outcome of its own: it was cancelled with its run, or its executor raised (`run_to_end`)."""
+        code = FailureCode.INTERNAL if isinstance(error, Exception) else FailureCode.CANCELLED
+        self.ended[self._agents.get(spec.agent, OTHER), code.value] += 1
 
     def note_placement(self, ending: object) -> None:
         """An execution has left its node."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from coordinator.combinators.runner import StepKey, runner_of
+from coordinator.combinators.runner import Spender, StepKey, runner_of
 from coordinator.counts import StepCounts
 from fanfold.model.step import AgentStepSpec, StepOutcome
 from fanfold.ports import AgentExecutor, OnStepEvent
@@ -21,6 +19,10 @@ class Counted:
         """The executor's."""
         return self._runner.concurrency_hint()
 
+    def needs(self, spec: AgentStepSpec) -> int:
+        """What the executor sets aside of the run's budget for the step, if it keeps one (Spender)."""
+        return self._runner.needs(spec) if isinstance(self._runner, Spender) else 0
+
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
         """Run one step whose task id is unique, as `run_step` does."""
         return await self.run_step(StepKey.of_spec(0, spec), spec, on_event)
@@ -29,8 +31,8 @@ class Counted:
         """Run one step."""
         try:
             outcome = await self._runner.run_step(key, spec, on_event)
-        except asyncio.CancelledError:
-            self._counts.note_cancelled(spec)
+        except BaseException as error:
+            self._counts.note_raised(spec, error)
             raise
         self._counts.note_ended(outcome)
         return outcome

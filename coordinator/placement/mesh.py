@@ -22,7 +22,7 @@ from coordinator.placement.spending import Spending
 from coordinator.scope import Scope
 from coordinator.waiting import WaitsOn
 from fanfold.backoff import full_jitter
-from fanfold.errors import Aborted
+from fanfold.errors import Aborted, Unavailable
 from fanfold.model.step import (
     AgentStepSpec,
     FailureCode,
@@ -98,10 +98,12 @@ class MeshExecutor:
         with self._scope.waiting.step():
             try:
                 outcome = await self._run_attempts(key, spec, on_event)
-            except BaseException:
+            except (Aborted, Unavailable):
+                raise  # the run goes on elsewhere, and the step with it
+            except BaseException as error:
                 if not self._scope.hold.is_given_up:
                     self._forget_endings(key.name)  # nobody will hear of the outcome
-                    self._mesh.counts.note_cancelled(spec)
+                    self._mesh.counts.note_raised(spec, error)
                 raise
             self._mesh.counts.note_ended(outcome)
             return outcome
@@ -146,13 +148,12 @@ class MeshExecutor:
         with self._spending.adopt(key, spec) as reservation:
             await self._wait(execution, reservation)
             ending = execution.ending or await self._take_ending(execution, reservation)
-        self._receive(key.name, execution, ending)
-        if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
-            attempt.handed_back(ending.usage)
-            self._forget_endings(key.name)
-            return None
-        outcome = _outcome_of(spec, execution.node.name, ending)
-        return outcome if spec.output_schema is None else await self._validated(spec, outcome)
+            self._receive(key.name, execution, ending)
+            if isinstance(ending, Rejection) or (isinstance(ending, StepOutcome) and was_cancelled(ending)):
+                attempt.handed_back(ending.usage)
+                self._forget_endings(key.name)
+                return None
+            return await self._judged(spec, execution, ending, reservation)
 
     def _trace_adopted(self, key: str, execution: Execution, number: int, spec: AgentStepSpec) -> None:
         traced = self._scope.trace.attempt(key, execution.execution_id, number, spec, execution.node.name)
@@ -181,11 +182,12 @@ class MeshExecutor:
                 finally:
                     self._mesh.queue.release(node)
                 ending = execution.ending or await self._take_ending(execution, reservation)
-            self._receive(key.name, execution, ending)
+                self._receive(key.name, execution, ending)
+                if not isinstance(ending, Rejection):
+                    outcome = await self._judged(spec, execution, ending, reservation)
             if not isinstance(ending, Rejection):
-                outcome = _outcome_of(spec, execution.node.name, ending)
                 if outcome.success or not await quota.goes_on(outcome, node, self._scope):
-                    return outcome if spec.output_schema is None else await self._validated(spec, outcome)
+                    return outcome
                 attempt.handed_back(outcome.usage)
                 self._forget_endings(key.name)
                 continue
@@ -289,13 +291,23 @@ class MeshExecutor:
         if self._scope.receipts is not None:
             self._scope.receipts.settled(key)
 
-    async def _validated(self, spec: AgentStepSpec, outcome: StepOutcome) -> StepOutcome:
-        """The outcome, unsuccessful if its structured value is not what the step asks for (C20)."""
-        if not outcome.success:
+    async def _judged(
+        self, spec: AgentStepSpec, execution: Execution, ending: StepOutcome | Lost, reservation: Reservation
+    ) -> StepOutcome:
+        """What the ending comes to: unsuccessful if its structured value is not what the step asks for (C20).
+
+        It is charged afterwards, as it is told: whoever takes the run over meanwhile hears of it and charges it (C13).
+        """
+        outcome = _outcome_of(spec, execution.node.name, ending)
+        if spec.output_schema is None or not outcome.success:
             return outcome
-        structured = await structured_value(
-            self._mesh.validator, spec.output_schema, outcome.structured, owner=self._scope.owner
-        )
+        try:
+            structured = await structured_value(
+                self._mesh.validator, spec.output_schema, outcome.structured, owner=self._scope.owner
+            )
+            self._scope.hold.require()
+        finally:
+            self._spending.charge(reservation, ending)
         if structured.failure is None:
             return outcome
         return replace(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from coordinator.budget import TokenBudget
+from coordinator.combinators.runner import StepKey
+from coordinator.journal.journal import JournalFailed
 from coordinator.placement.adoption import adopt_run
 from coordinator.placement.execution import ExecutionName, work_of
 from coordinator.placement.mesh import Mesh
@@ -15,6 +18,7 @@ from coordinator.placement.node import Leases
 from coordinator.placement.nodes import Nodes
 from coordinator.placement.queue import Patience, PlacementQueue
 from fanfold.errors import Aborted
+from fanfold.measures import OTHER
 from fanfold.model.run import Budget
 from fanfold.model.step import FailureCode, Usage
 from fanfold.schema import SchemaValidator
@@ -102,6 +106,62 @@ async def test_a_run_that_is_given_up_leaves_what_goes_on_to_be_charged_by_the_n
     assert budget.spent == 0
 
 
+class Held(SchemaValidator):
+    """Finds every value valid, once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def validate(self, _schema: object, _value: object, *, owner: str = "") -> str | None:
+        self.asked.set()
+        await self.may.wait()
+        return None
+
+
+@pytest.mark.contract("C13", "C20", "C43")
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_what_is_validated_as_its_run_is_given_up_is_charged_by_the_next_holder(
+    setting: Setting, is_cancelled: bool
+) -> None:
+    budget, validator = TokenBudget(100, steps=1), Held()
+    scope = journaled(budget=budget)
+    executor = Mesh(setting.nodes, setting.mesh.queue, validator).executor(scope)
+    spec = replace(asked("a", 60), output_schema={})
+    step = asyncio.create_task(executor.run_step(StepKey.of_spec(0, spec), spec, None))
+    async with asyncio.timeout(20):
+        while not setting.node.link.starts:
+            await asyncio.sleep(0.01)
+        setting.node.end(setting.node.link.starts[0].execution_id, Usage(output_tokens=25))
+        await validator.asked.wait()
+        scope.hold.give_up()
+        if is_cancelled:
+            step.cancel()
+        else:
+            validator.may.set()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else Aborted):
+            await step
+    assert (budget.spent, budget.reserved) == (0, 0)
+    assert setting.node.link.acknowledged == [], "its node keeps the ending for the next holder"
+
+
+@pytest.mark.contract("C13", "C20")
+async def test_what_is_validated_is_charged_once_it_is_told(setting: Setting) -> None:
+    budget, validator = TokenBudget(100, steps=1), Held()
+    executor = Mesh(setting.nodes, setting.mesh.queue, validator).executor(journaled(budget=budget))
+    spec = replace(asked("a", 60), output_schema={})
+    step = asyncio.create_task(executor.run_step(StepKey.of_spec(0, spec), spec, None))
+    async with asyncio.timeout(20):
+        while not setting.node.link.starts:
+            await asyncio.sleep(0.01)
+        setting.node.end(setting.node.link.starts[0].execution_id, Usage(output_tokens=25))
+        await validator.asked.wait()
+        assert budget.spent == 0
+        validator.may.set()
+        assert (await step).success
+    assert (budget.spent, budget.reserved) == (25, 0)
+
+
 @pytest.mark.contract("C13", "C43")
 async def test_what_ends_as_its_run_is_given_up_is_told_and_charged_by_the_next_holder(setting: Setting) -> None:
     budget = TokenBudget(100, steps=1)
@@ -117,3 +177,19 @@ async def test_what_ends_as_its_run_is_given_up_is_told_and_charged_by_the_next_
     assert scope.receipts is not None
     scope.receipts.settled("a")
     assert setting.node.link.acknowledged == [], "its node keeps the ending for the next holder"
+
+
+@pytest.mark.contract("C43")
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [(Aborted("it has moved"), {}), (JournalFailed(), {}), (RuntimeError("a fault"), {(OTHER, "INTERNAL"): 1})],
+)
+async def test_a_step_that_goes_on_elsewhere_has_not_ended_and_one_that_met_a_fault_was_not_cancelled(
+    setting: Setting, error: Exception, counted: dict[tuple[str, str], int]
+) -> None:
+    async def use_node(_node: str) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await begin(setting.mesh.executor(journaled(use_node=use_node)))
+    assert setting.mesh.counts.ended == counted

@@ -8,7 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from coordinator.budget import TokenBudget
+from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.counted import Counted
+from coordinator.combinators.runner import StepKey, run_to_end
 from coordinator.counts import StepCounts
 from fanfold.measures import MAX_AGENTS, OTHER
 from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepFailure, StepOutcome, Usage
@@ -53,7 +56,8 @@ def test_agents_that_no_step_got_as_far_as_are_not_told_apart_whatever_they_are_
     counts = StepCounts()
     for number in range(MAX_AGENTS):
         counts.note_ended(outcome(f"made-up-{number}", FailureCode.AGENT_UNKNOWN, attempts=0))
-        counts.note_cancelled(AgentStepSpec(task_id="t", agent=f"also-{number}", description="d", prompt="p"))
+        cancelled = AgentStepSpec(task_id="t", agent=f"also-{number}", description="d", prompt="p")
+        counts.note_raised(cancelled, asyncio.CancelledError())
     assert counts.ended == {(OTHER, "AGENT_UNKNOWN"): MAX_AGENTS, (OTHER, "CANCELLED"): MAX_AGENTS}
     counts.note_ended(outcome("real"))
     counts.note_ended(outcome("real", FailureCode.UNPLACEABLE, attempts=0))
@@ -77,7 +81,7 @@ def test_executions_are_counted_by_how_they_left_their_nodes() -> None:
 
 
 class Executor:
-    """Fails every step whose prompt is not `wait`, which it never ends."""
+    """Fails every step whose prompt is not `wait`, which it never ends, or `raise`."""
 
     def concurrency_hint(self) -> int:
         return 3
@@ -85,6 +89,8 @@ class Executor:
     async def execute_step(self, spec: AgentStepSpec, on_event: OnStepEvent | None = None) -> StepOutcome:
         if spec.prompt == "wait":
             await asyncio.Event().wait()
+        if spec.prompt == "raise":
+            raise RuntimeError("it is no executor")
         return outcome(code=FailureCode.AGENT_FAILED)
 
 
@@ -101,4 +107,19 @@ async def test_steps_of_an_executor_that_knows_nothing_of_this_are_counted_too()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert counts.ended == {("a", "AGENT_FAILED"): 1, ("a", "CANCELLED"): 1}
+    raises = AgentStepSpec(task_id="t", agent="a", description="d", prompt="raise")
+    raised = await run_to_end(executor, StepKey.of_spec(0, raises), raises, None)
+    assert raised.failure is not None
+    assert raised.failure.code is FailureCode.INTERNAL
+    assert counts.ended == {("a", "AGENT_FAILED"): 1, ("a", "CANCELLED"): 1, ("a", "INTERNAL"): 1}
+
+
+@pytest.mark.contract("C8", "C13")
+async def test_steps_that_the_budget_of_a_named_executor_refuses_are_counted_too() -> None:
+    counts, budget = StepCounts(), TokenBudget(0, steps=1)
+    executor = Counted(Budgeted(Executor(), budget), counts)
+    assert executor.needs(SPEC) == Budgeted(Executor(), budget).needs(SPEC) > 0
+    refused = await executor.execute_step(SPEC)
+    assert refused.failure is not None
+    assert counts.refused_by_budget == {(OTHER,): 1}
+    assert counts.ended == {(OTHER, "BUDGET_EXHAUSTED"): 1}
