@@ -6,7 +6,9 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -161,10 +163,18 @@ def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
     assert secret_names(spec) == {"git-credentials", "models"}
 
 
-def test_cloning_brings_the_wanted_revision_whatever_is_there(helm: Helm, tmp_path: Path) -> None:
-    origin, workspace = tmp_path / "origin", tmp_path / "workspace"
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder to which everybody can come."""
+    with TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_cloning_brings_the_wanted_revision_whatever_is_there(helm: Helm, shared_folder: Path) -> None:
+    origin, workspace = shared_folder / "origin", shared_folder / "workspace"
     workspace.mkdir()
-    git(tmp_path, "init", "--quiet", str(origin))
+    git(shared_folder, "init", "--quiet", str(origin))
     for number in (1, 2):
         (origin / "file").write_text(f"{number}\n")
         git(origin, "add", "file")
@@ -172,12 +182,19 @@ def test_cloning_brings_the_wanted_revision_whatever_is_there(helm: Helm, tmp_pa
         git(origin, "tag", f"v{number}")
     spec = named(helm.render("pools"), "StatefulSet", "fanfold-node-coding")["spec"]["template"]["spec"]
     (clone,) = spec["initContainers"]
+    command = [*clone["command"], *(text.replace("/workspace", str(workspace)) for text in clone["args"])]
+    if os.geteuid() == 0:  # as the volume is root's, and the pod is not
+        subprocess.run(["chown", "--recursive", "10001", str(origin)], check=True)
+        os.chown(workspace, 0, 10001)
+        workspace.chmod(0o2777)
+        command = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups", "--no-new-privs", *command]
+    file = workspace / "repository" / "file"
+    assert settings_of(helm.render("pools"), "fanfold-node-coding")["workspace"] == "/workspace/repository"
     for revision, content in (("v1", "1\n"), ("v2", "2\n"), ("v2", "2\n"), ("v1", "1\n")):
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "REPOSITORY": f"file://{origin}"}
-        command = [*clone["command"], *clone["args"]]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(workspace), "REPOSITORY": f"file://{origin}"}
         subprocess.run(command, cwd=workspace, env=environment | {"REVISION": revision}, check=True)
-        assert (workspace / "file").read_text() == content
-        (workspace / "file").write_text("what a step has left")
+        assert file.read_text() == content
+        file.write_text("what a step has left")
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -89,6 +89,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"executorNodes.pools.a.autoscaling": {"kind": "keda", "minReplicas": 20}}, "minReplicas: must not be more than"),
     ({"executorNodes.pools.a.autoscaling": {"kind": "hpa", "stepsPerNode": 16}}, "stepsPerNode: hpa adds no node"),
+    (
+        {"networkPolicy.callers": [{"cidr": "10.0.0.0/8", "pods": {}}]},
+        "at '/networkPolicy/callers/0': maxProperties: got 2",
+    ),
+    ({"coordinator.config.traces.endpoint": "http://me:hunter2@x:4318"}, "traces.endpoint: must have no password"),
     ({"tls": None}, "at '': missing property 'tls'"),
     ({"listen": None}, "at '': missing property 'listen'"),
     ({"networkPolicy.dns": None}, "at '/networkPolicy': missing property 'dns'"),

@@ -122,7 +122,7 @@ class Cluster:
             "environment": self._variables(container, f"{name}-0", image),
             "installation": dict(image.folders),
             "hosts": self._hosts(),
-            "mounts": [_mount(mount, volumes, user) for mount in container["volumeMounts"]],
+            "mounts": [_mount(mount, volumes) for mount in container["volumeMounts"]],
         }
         namespaces = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child"]
         entry = [sys.executable, str(SUPPORT / "pod_container.py"), json.dumps(wanted)]
@@ -195,7 +195,8 @@ class Cluster:
         group = spec["securityContext"].get("fsGroup", ASSIGNED)
         files = self._files(volume, spec)
         if files is None:
-            os.chown(folder, group, group)
+            os.chown(folder, 0, group)
+            folder.chmod(0o2777)
             return folder
         data = folder / "..2026"
         data.mkdir()
@@ -274,12 +275,12 @@ class Container:
         return await asyncio.wait_for(self.process.wait(), DEADLINE)
 
 
-def _mount(mount: Manifest, volumes: Mapping[str, Path], user: int) -> dict[str, Any]:
+def _mount(mount: Manifest, volumes: Mapping[str, Path]) -> dict[str, Any]:
     source = volumes[mount["name"]]
     if "subPath" in mount:
         source = source / mount["subPath"]
-        source.mkdir(exist_ok=True)
-        os.chown(source, user, user)
+        source.mkdir(exist_ok=True)  # whose group is that of the folder above
+        source.chmod(0o2777)
     return {"source": str(source), "target": mount["mountPath"], "read_only": mount.get("readOnly", False)}
 
 

@@ -12,6 +12,9 @@ An address must be at a port to which its network policy lets. Given {root, key,
 address, and which of `networkPolicy` is about it. Files are no addresses, and of a database there may be several.
 */}}
 {{- define "fanfold.checks.port" -}}
+{{- if regexMatch "://[^/?#]*:[^/?#]*@" (.address | default "") }}
+{{- fail (printf "%s: must have no password" .key) }}
+{{- end }}
 {{- $flow := index .root.Values.networkPolicy .flow }}
 {{- $ports := splitList "," (join "," $flow.ports) }}
 {{- $scheme := regexFind "^[a-z]+://" (.address | default "") }}

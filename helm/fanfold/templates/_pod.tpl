@@ -319,7 +319,8 @@ workingDir: /workspace
 command: [sh, -euc]
 args:
   - |
-    git init --quiet
+    git init --quiet {{ include "fanfold.workspace" . }}
+    cd {{ include "fanfold.workspace" . }}
     git fetch --quiet --depth 1 "$REPOSITORY" "$REVISION"
     git checkout --quiet --force --detach FETCH_HEAD
 env:

@@ -124,12 +124,17 @@ store:
 {{- end }}
 
 {{- define "fanfold.settings.executor-node" -}}
-workspace: /workspace
+workspace: {{ include "fanfold.workspace" . }}
 agents:
   scratch: /tmp
   {{- if include "fanfold.hasAgents" . }}
   directory: /etc/fanfold-agents
   {{- end }}
+{{- end }}
+
+{{/* Where steps work. A clone is in a folder of its own, as git trusts none that is another's, and volumes are root's. */}}
+{{- define "fanfold.workspace" -}}
+/workspace{{ if .member.values.workspace.git.url }}/repository{{ end }}
 {{- end }}
 
 {{/* "true" if a pool has the agents that nodes bring along. Given the root. */}}
