@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.config import JournalSettings
-from coordinator.journal.journal import Append, Entry, Holder, Journal, NewRun, Record
+from coordinator.journal.journal import Append, Entry, Holder, Journal, KeptRun, NewRun, Record, Retention
 from coordinator.journal.opening import open_journal
 from fanfold.model.run import Run, RunKind, RunState, StepCounts
 
@@ -21,6 +22,8 @@ LONG = 3_600.0
 """A lease that does not end during a test."""
 OVER = 0.0
 """A lease that is over at once."""
+ENDS = [RunState.COMPLETED, RunState.CANCELLED, RunState.FAILED]
+KEEP_ALL = Retention()
 
 
 @asynccontextmanager
@@ -91,3 +94,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str, second
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"still not after {seconds:g} s: {what}") from None
+
+
+async def found(journal: Journal, run_id: str) -> KeptRun:
+    """The run, without what changes while time passes."""
+    kept = await journal.find(run_id)
+    assert kept is not None
+    return replace(kept, lease_left=0.0)
