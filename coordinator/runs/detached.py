@@ -8,7 +8,7 @@ whoever takes a run over does again what of this its former holder may not have 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,18 +16,15 @@ from typing import Protocol
 import structlog
 
 from coordinator.journal.journal import Fenced, Journal, JournalFailed, KeptRun, PayloadGone
+from coordinator.runs.job_log import LOG, JobLog
 from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
-from coordinator.runs.results import CHUNK, MAX_RESULT_BYTES, Result, ends_step, line_of
+from coordinator.runs.results import MAX_RESULT_BYTES, Result
 from fanfold.backoff import full_jitter
 from fanfold.errors import CALL_BROKEN, DRAINING, GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import Run, RunKind, RunState, StepCounts
 from fanfold.ports import JobProducer, JobRegistry, Production
-from fanfold.wire.run import event_from_bytes
-
-LOG = "log"
-"""Name of the output that has a line for each step that ended, and for what a script says."""
 
 MAX_LABEL = 128
 PROGRESS_SECONDS = 0.5
@@ -98,10 +95,7 @@ class RunJob:
         self._counts = counts
         self._production: Production | None = None
         self._attached = asyncio.Event()
-        self._told_ends = 0
-        """Ends of steps that are in the log."""
-        self._has_all_lines = False
-        self._more_lines = asyncio.Event()
+        self._lines = JobLog()
         self._stop_reason: str | None = None
         """Why the registry says that it is to stop."""
         self._run_stops_for: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -180,7 +174,7 @@ class RunJob:
         """Tell how the run fares, as `reader` gives its events from the first on, and have it stop when it is to."""
         await self._attached.wait()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell_events(reader))
+            tasks.create_task(self._lines.write(self._attachment, reader))
             tasks.create_task(self._tell_progress())
             tasks.create_task(self._hear_of_stop(run))
             tasks.create_task(self._pass_stop_on())
@@ -223,19 +217,6 @@ class RunJob:
                 self._stop_reason = job.stop_reason or reason
         return self._stop_reason
 
-    async def _tell_events(self, reader: LiveReader) -> None:
-        """Write a line for each step that ended, from the run's first one on: what is kept is not kept twice."""
-        while (events := await _next_of(reader)) is not None:
-            for first in range(0, len(events), CHUNK):
-                told = [event_from_bytes(event) for event in events[first : first + CHUNK]]
-                lines = [line for event in told if (line := line_of(event))]
-                self._attachment.write(LOG, "".join(lines).encode())
-                self._told_ends += sum(map(ends_step, told))
-                await asyncio.sleep(0)
-            self._more_lines.set()
-        self._has_all_lines = True
-        self._more_lines.set()
-
     async def _tell_progress(self) -> None:
         told = None
         while True:
@@ -253,10 +234,7 @@ class RunJob:
         reason = run.reason
         if self._production is None:
             return reason
-        ended = run.steps.succeeded + run.steps.failed
-        while self._told_ends < ended and not self._has_all_lines:
-            self._more_lines.clear()
-            await self._more_lines.wait()
+        await self._lines.until_told(run.steps.succeeded + run.steps.failed)
         if run.state is RunState.CANCELLED:
             reason = await self._tell_stop(reason)
         self._attachment.tell_progress(progress_line(run.steps))
@@ -272,7 +250,7 @@ class RunJob:
 
     async def fail(self, run: Run) -> None:
         """Settle it for a run that nobody carries out: what is not in its log by now will not come."""
-        self._has_all_lines = True
+        self._lines.end()
         await self.register()
         await self.settle(run, None)
 
@@ -297,19 +275,6 @@ class RunJob:
     def _attachment(self) -> Production:
         assert self._production is not None
         return self._production
-
-
-async def _next_of(reader: LiveReader) -> Sequence[bytes] | None:
-    """The next events; none when there are no more, or when they are told elsewhere."""
-    while True:
-        try:
-            return await reader.read() or None
-        except PayloadGone:
-            return None
-        except JournalFailed:
-            await asyncio.sleep(RETRY_SECONDS)
-        except FanfoldError:
-            return None
 
 
 def progress_line(steps: StepCounts) -> str:

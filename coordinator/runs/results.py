@@ -1,4 +1,4 @@
-"""What a detached run leaves behind for those who ask later: a log, and what came of it as JSON (C37)."""
+"""What came of a detached run, as JSON, for those who ask later (C37)."""
 
 from __future__ import annotations
 
@@ -6,53 +6,24 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Protocol
 
 from coordinator.journal.journal import Entry, Journal, JournalFailed, PayloadGone
 from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import page_of
 from fanfold.errors import ResourceExhausted
-from fanfold.model.run import LogLine, PhaseStarted, Run, RunEvent, RunStepEvent
+from fanfold.model.run import Run, RunStepEvent
 from fanfold.model.script import ScriptResult
 from fanfold.model.script_checks import result_to_json
 from fanfold.model.step import StepEnded
 from fanfold.model.validation import outcome_to_json
 from fanfold.wire.run import event_from_bytes
 
-CHUNK = 200
+_CHUNK = 200
 """Events that are looked at before others get their turn."""
 
 MAX_RESULT_BYTES = 64 * 2**20
 """Largest result that is put together."""
-
-
-def line_of(event: RunEvent | None) -> str:
-    """The line of an event in a run's log; empty for one that is none. The same event always gives the same line."""
-    match event:
-        case RunStepEvent(event=StepEnded(outcome=outcome, time=time)):
-            how = "ok" if outcome.failure is None else f"{outcome.failure.code}: {_one_line(outcome.failure.message)}"
-            before = ", recorded before" if event.recalled else ""
-            return f"{_instant(time)} {event.label or outcome.task_id}: {how}{before}\n"
-        case PhaseStarted(time=time, title=title):
-            return f"{_instant(time)} phase: {title}\n"
-        case LogLine(time=time, message=message):
-            return f"{_instant(time)} | {' '.join(message.splitlines())}\n"
-        case _:
-            return ""
-
-
-def ends_step(event: RunEvent | None) -> bool:
-    """Whether the event is the end of a step."""
-    return isinstance(event, RunStepEvent) and isinstance(event.event, StepEnded)
-
-
-def _instant(time: datetime) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _one_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
 
 
 class Result(Protocol):
@@ -112,7 +83,7 @@ class Outcomes:
                     size += len(outcome)
                     if size > most:
                         raise ResourceExhausted(f"its outcomes have more than {most:,} bytes")
-                if position % CHUNK == 0:
+                if position % _CHUNK == 0:
                     await asyncio.sleep(0)
         spent = self._run.budget
         budget = f', "budget": {json.dumps(asdict(spent))}' if spent is not None else ""
