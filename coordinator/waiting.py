@@ -60,6 +60,10 @@ class Waiting:
             if not self._reasons[reason]:
                 del self._reasons[reason]
 
+    def on_journal(self) -> AbstractContextManager[None]:
+        """One of them waits on the journal while the block lasts."""
+        return self.on(WaitsOn.JOURNAL, "the journal")
+
     def look(self) -> str:
         """The summary, and note since when nothing moves."""
         if (kind := self._stands_still_on()) is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,13 +44,14 @@ class Forwarding:
         for channel in self._channels.values():
             await channel.close()
 
+    @asynccontextmanager
     async def stream(
         self,
         address: str,
         context: Context,
         call: Callable[[CoordinatorAsyncStub, Metadata], grpc.aio.Call],
-    ) -> AsyncGenerator[Any, None]:
-        """The responses of the call that `call` makes with a stub of the coordinator at `address`.
+    ) -> AsyncIterator[AsyncIterator[Any]]:
+        """The responses of the call that `call` makes with a stub of the coordinator at `address`, in a block.
 
         Raises:
             FanfoldError: as that coordinator answers; Unavailable if it cannot be reached, or the call was passed on
@@ -57,8 +59,7 @@ class Forwarding:
         """
         passed_on = call(await self._stub(address, context), _metadata())
         try:
-            async for response in passed_on:  # type: ignore[attr-defined]  # stubs do not tell streams apart here
-                yield response
+            yield aiter(passed_on)  # type: ignore[arg-type]  # stubs do not tell streams apart here
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, address) from None
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 
 from coordinator.methods.answers import pipeline_responses
 from coordinator.methods.callers import Context
@@ -69,12 +69,12 @@ class PipelineMethods(GeneratedServicer):
             opening, request = await to_the_last(requests, self._read_request(first, requests))
         except HeldElsewhere as elsewhere:
             assert first is not None
-            passed_on = self._forwarding.stream(
+            there = self._forwarding.stream(
                 elsewhere.address,
                 context,
                 lambda stub, metadata: stub.RunPipeline(_rejoined(first, requests), metadata=metadata),
             )
-            async with aclosing(passed_on) as responses:
+            async with there as responses:
                 async for response in responses:
                     yield response
             return

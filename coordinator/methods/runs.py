@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from datetime import datetime
 
 from coordinator.journal.journal import RunFilter
@@ -61,10 +61,10 @@ class RunMethods(GeneratedServicer):
                         yield response
         except HeldElsewhere as elsewhere:
             requests = run_requests(asked.message, asked.specs)
-            passed_on = self._forwarding.stream(
+            there = self._forwarding.stream(
                 elsewhere.address, context, lambda stub, metadata: stub.Run(requests, metadata=metadata)
             )
-            async with aclosing(passed_on) as responses:
+            async with there as responses:
                 async for response in responses:
                     yield response
 
@@ -101,10 +101,10 @@ class RunMethods(GeneratedServicer):
                 for response in run_responses(events, pb.WatchRunResponse, takes_parts=request.takes_parts):
                     yield response
         except HeldElsewhere as elsewhere:
-            passed_on = self._forwarding.stream(
+            there = self._forwarding.stream(
                 elsewhere.address, context, lambda stub, metadata: stub.WatchRun(request, metadata=metadata)
             )
-            async with aclosing(passed_on) as responses:
+            async with there as responses:
                 async for response in responses:
                     yield response
 

@@ -207,7 +207,7 @@ class MeshExecutor:
 
     async def _until_recorded(self, node: KnownNode) -> None:
         """Wait until the journal knows of the node, and says whose the run is (C42)."""
-        with self._scope.waiting.on(WaitsOn.JOURNAL, "the journal"):
+        with self._scope.waiting.on_journal():
             await self._note(node)
             await self._scope.hold.until_certain()
 

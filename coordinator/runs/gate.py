@@ -37,14 +37,12 @@ class Gate:
             raise asyncio.CancelledError from error
 
     async def _until_open(self, key: StepKey) -> None:
-        run, waiting = self._run, self._run.scope.waiting
-        if run.log.is_heavy():
-            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
-                await run.log.room()
+        run, waiting, hold = self._run, self._run.scope.waiting, self._run.scope.hold
         presence = run.presence
         if presence is not None and not presence.is_here() and key.name not in run.scope.adopted:
             with waiting.step(), waiting.on(WaitsOn.CALLER, "its caller, who is away"):
                 await presence.wait()
-        if not run.scope.hold.is_certain():
-            with waiting.step(), waiting.on(WaitsOn.JOURNAL, "the journal"):
-                await run.scope.hold.until_certain()
+        if run.log.is_heavy() or not hold.is_certain():
+            with waiting.step(), waiting.on_journal():
+                await run.log.room()
+                await hold.until_certain()
