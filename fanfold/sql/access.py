@@ -55,7 +55,11 @@ class Access:
         """Carry out an operation that only reads. Raises what it raises, and what says that the database failed."""
         if not self._is_open:
             raise self._database.closed()
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, operation)
+        except self._database.contents.failed:
+            self._database.counts.read_errors += 1
+            raise
 
     @property
     def hears(self) -> bool:

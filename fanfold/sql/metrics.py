@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from fanfold.families import number, spread
+from fanfold.families import number, numbers, spread
 from fanfold.measures import QUICK, SIZES, Spread, counter, gauge, histogram
 
 TRANSACTION_SECONDS = histogram(
@@ -19,19 +19,25 @@ TRANSACTION_SECONDS = histogram(
 TRANSACTION_OPERATIONS = histogram(
     "fanfold_database_transaction_operations", SIZES, "Operations that shared a transaction (group commit)."
 )
-ERRORS = counter("fanfold_database_errors_total", "Writing transactions that failed, with all of their operations.")
+ERRORS = counter(
+    "fanfold_database_errors_total",
+    "Transactions that failed, those that write with all of their operations.",
+    kind=("write", "read"),
+)
 WAITING = gauge("fanfold_database_waiting_operations", "Operations that wait to be written.")
 
 
 class DatabaseCounts:
-    """What the one thread that writes to a database counts."""
+    """What is counted of a database, for the most part by the one thread that writes to it."""
 
     def __init__(self) -> None:
         self.seconds = Spread(QUICK)
         self.operations = Spread(SIZES)
         self.errors = 0
+        """Transactions that were to write."""
+        # The event loop counts the others:
+        self.read_errors = 0
         self.waiting = 0
-        """Operations that wait, which the event loop counts."""
 
 
 class DatabaseCollector(Collector):
@@ -46,5 +52,5 @@ class DatabaseCollector(Collector):
         counts = self._counts
         yield spread(TRANSACTION_SECONDS, counts.seconds)
         yield spread(TRANSACTION_OPERATIONS, counts.operations)
-        yield number(ERRORS, counts.errors)
+        yield numbers(ERRORS, {("write",): counts.errors, ("read",): counts.read_errors})
         yield number(WAITING, counts.waiting)

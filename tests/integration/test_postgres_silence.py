@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from coordinator.config import JournalSettings
 from coordinator.journal.journal import JournalFailed
+from coordinator.journal.opening import open_journal
 from coordinator.journal.sql.schema import JOURNAL
 from fanfold.sql.access import Access
+from fanfold.sql.metrics import DatabaseCounts
 from fanfold.sql.postgres import postgres_database
 from fanfold.sql.writer import Transaction
 from support.journals import HERE, LONG, eventually, new_run, postgres_journal
@@ -36,7 +39,9 @@ async def way_to_database(postgres: Server) -> AsyncIterator[tuple[Proxy, str]]:
 
 @pytest.mark.contract("C17", "C42")
 async def test_a_server_that_falls_silent_is_an_error_and_is_asked_anew(postgres: Server) -> None:
-    async with way_to_database(postgres) as (way, url), postgres_journal(url) as journal:
+    counts = DatabaseCounts()
+    async with way_to_database(postgres) as (way, url), open_journal(JournalSettings(url=url), counts) as journal:
+        assert journal is not None
         await journal.accept(new_run("before"), HERE, LONG)
         assert await journal.find("before") is not None
         way.hold_up()
@@ -44,6 +49,7 @@ async def test_a_server_that_falls_silent_is_an_error_and_is_asked_anew(postgres
             asked = journal.accept(new_run("meanwhile"), HERE, LONG), journal.find("before")
             told = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(each) for each in told] == [JournalFailed, JournalFailed]
+        assert (counts.errors, counts.read_errors) == (1, 1)
         way.heal()
 
         async def writes() -> bool:

@@ -152,7 +152,7 @@ def _registry() -> Panels:
         graph(
             "Not written",
             "Transactions that failed, and what waits to be written.",
-            (rate("fanfold_database_errors_total", "", REGISTRY), "errors a second"),
+            (rate("fanfold_database_errors_total", "kind", REGISTRY), "errors a second: {{kind}}"),
             (f"sum(fanfold_database_waiting_operations{{{REGISTRY}}})", "waiting"),
             span=8,
         ),

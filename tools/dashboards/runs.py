@@ -208,7 +208,7 @@ def _journal() -> Panels:
             "Not written",
             "Appends and renewals that failed, and transactions; and what waits to be written.",
             (rate("fanfold_coordinator_journal_failures_total", "", COORDINATOR), "failures a second"),
-            (rate("fanfold_database_errors_total", "", COORDINATOR), "errors a second"),
+            (rate("fanfold_database_errors_total", "kind", COORDINATOR), "errors a second: {{kind}}"),
             (f"sum(fanfold_database_waiting_operations{{{COORDINATOR}}})", "waiting"),
             span=8,
         ),
