@@ -13,7 +13,7 @@ from faults.job_storms import live_through_all
 
 pytestmark = pytest.mark.process
 
-SEEDS, LONG_SEEDS = 10, 200
+SEEDS, LONG_SEEDS = 6, 200
 ABREAST = 4
 
 
