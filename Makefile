@@ -31,7 +31,9 @@ test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local serve
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis
 
 chart: $(INSTALLED_CHART) ## Check the Helm chart: lint it, render it, validate and start what it renders
-	$(BIN)/python -m pytest tests/helm --ignore tests/helm/test_images.py --chart $(VENV)/chart --reruns 1
+	$(BIN)/python -m pytest tests/helm -m 'not process' --ignore tests/helm/test_images.py --chart $(VENV)/chart \
+		--numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest tests/helm -m process --ignore tests/helm/test_images.py --chart $(VENV)/chart --reruns 1
 
 images: $(INSTALLED_CHART) ## Do the steps of the Dockerfile here, and start what they install
 	$(BIN)/python -m pytest tests/helm/test_images.py --chart $(VENV)/chart --reruns 1

@@ -94,6 +94,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "at '/networkPolicy/callers/0': maxProperties: got 2",
     ),
     ({"coordinator.config.traces.endpoint": "http://me:hunter2@x:4318"}, "traces.endpoint: must have no password"),
+    (
+        {"tls.mode": "secrets", "tls.secrets": dict.fromkeys(OWN, "one")},
+        "tls.secrets.executorNode: must be the nodes' own",
+    ),
     ({"tls": None}, "at '': missing property 'tls'"),
     ({"listen": None}, "at '': missing property 'listen'"),
     ({"networkPolicy.dns": None}, "at '/networkPolicy': missing property 'dns'"),
@@ -122,9 +126,24 @@ def test_values_that_go_with_one_another_are_taken(helm: Helm, values: dict[str,
     assert helm.template("--set-json", *assignments(values))
 
 
-def test_where_no_account_may_call_nothing_has_one_call(helm: Helm) -> None:
+def test_the_test_of_the_release_is_one_that_can_pass(helm: Helm) -> None:
     manifests = helm.template("--set-json", *assignments(RIGHT[-1]))
-    assert not of_kind(manifests, "Pod")
+    assert not of_kind(manifests, "Pod")  # as no account may call
+    agents = {"executorNodes.defaults.config.agents.builtin": False}
+    (pod,) = of_kind(helm.template("--set-json", *assignments(agents)), "Pod")
+    assert pod["spec"]["containers"][0]["command"] == ["fanfold", "nodes"]  # as no agent is known that there is
+
+
+def test_the_notes_are_of_these_values(helm: Helm) -> None:
+    values = assignments({"tls.mode": "secrets", "tls.secrets": OWN, "auth.kubernetes.audience": "our mesh"})
+    told = helm.run(
+        "install", "fanfold", str(CHART), "--namespace", NAMESPACE, "--dry-run=client", "--set-json", *values
+    )
+    notes = told.stdout.partition("\nNOTES:\n")[2]
+    assert f"kubectl --namespace {NAMESPACE} create token fanfold-caller --audience 'our mesh'" in notes
+    assert f"kubectl --namespace {NAMESPACE} get secret a --output" in notes
+    assert "fanfold --ca ca.pem nodes" in notes
+    assert "plaintext" not in notes
 
 
 AGREEING: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [

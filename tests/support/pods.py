@@ -196,7 +196,7 @@ class Cluster:
         files = self._files(volume, spec)
         if files is None:
             os.chown(folder, 0, group)
-            folder.chmod(0o2777)
+            folder.chmod(0o2777 if "emptyDir" in volume else 0o2775)
             return folder
         data = folder / "..2026"
         data.mkdir()

@@ -99,11 +99,11 @@ stopped, and 20 for what the service then tells and tidies up.
 {{- end }}
 
 {{/*
-Seconds before SIGTERM in which a service that has others of its kind still takes calls, as it takes the cluster a while
-until it sends none to a pod that goes; empty if there are no others.
+Seconds before SIGTERM in which a service still takes calls, as it takes the cluster a while until it sends those to
+others of its kind; empty if there are never others.
 */}}
 {{- define "fanfold.pod.last" -}}
-{{- if and .member.database (gt (int .member.values.replicas) 1) }}5{{ end }}
+{{- if and .member.database .root.Values.postgres.url }}5{{ end }}
 {{- end }}
 
 {{/* Seconds that a service may take to start: a large database may have to be brought up to date first. */}}
