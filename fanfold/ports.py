@@ -276,13 +276,21 @@ class JobProducer(Protocol):
     """Registers jobs and carries their lives."""
 
     async def open_job(
-        self, spec: JobSpec, request_id: str, *, epoch: int, start: Start, owner: str = ""
+        self,
+        spec: JobSpec,
+        request_id: str,
+        *,
+        epoch: int,
+        start: Start,
+        owner: str = "",
+        trace: TraceContext | None = None,
     ) -> Production:
         """Register a job: once it is admitted, `start` is called, once, and then it is committed.
 
         What `start` raises takes the registration back and is raised here. A `request_id` that was used before gives
         its job, taken over with `epoch`; `start` is not called then. `owner` is whom the job is for, if not the
-        producer itself. Once the work has begun, a registry that vanishes is waited for.
+        producer itself, and `trace` what it is part of, if not of the span that the caller is in. Once the work has
+        begun, a registry that vanishes is waited for.
 
         Raises:
             Aborted: a producer with a newer epoch holds the request's job.
@@ -291,7 +299,9 @@ class JobProducer(Protocol):
         """
         ...
 
-    def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> Production:
+    def reattach(
+        self, job_id: str, *, epoch: int, rewrites: bool = False, trace: TraceContext | None = None
+    ) -> Production:
         """Go on with a job that was produced before, with a newer epoch or the same, as soon as the registry is there.
 
         Its output goes on behind what is kept; with `rewrites` it is written again from its first byte, and what is

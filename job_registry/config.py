@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from fanfold.otel.settings import TraceSettings
 from fanfold.rpc.auth.settings import AuthSettings, TlsSettings
 from fanfold.section import Age, Seconds, Section
 from fanfold.sql.settings import DatabaseSettings
@@ -86,6 +87,7 @@ class JobRegistryConfig(Section):
     """Whether jobs may be registered as open to every authenticated caller (C34)."""
     auth: AuthSettings = AuthSettings()
     tls: TlsSettings = TlsSettings()
+    traces: TraceSettings = TraceSettings()
     drain_grace: Seconds = 30.0
     """Seconds that running calls get after SIGTERM (C43); producers, readers and watchers are sent away at once."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -16,6 +16,7 @@ import structlog
 
 from fanfold.errors import Aborted, FailedPrecondition, Unavailable
 from fanfold.model.job import JobState
+from fanfold.tracing import NO_TRACER, Tracer
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
 from job_registry.config import JobRegistryConfig
@@ -30,6 +31,7 @@ from job_registry.presence import Presence
 from job_registry.refusals import gone, overtaken, superseded
 from job_registry.states import Move, given_up, settled, stopped
 from job_registry.store.store import JobStore, KeptJob, KeptOutput, Moved, NewJob
+from job_registry.tracing import trace_given_up
 
 _MAX_DIGITS = 18
 """Digits of a number; a database counts no further."""
@@ -47,8 +49,15 @@ class Jobs:
     what other registries do as the store's Listener.
     """
 
-    def __init__(self, store: JobStore, config: JobRegistryConfig, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        config: JobRegistryConfig,
+        now: Callable[[], float] = time.monotonic,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self.store = store
+        self.tracer = tracer
         self.config = config
         self.now = now
         self.changed = Bell()
@@ -234,6 +243,7 @@ class Jobs:
                 return
             if moved.is_new:
                 _log.warning("job given up", job=live.kept.id, why=why)
+                trace_given_up(self.tracer, moved.job)
 
     async def _end(self, live: LiveJob, move: Move, hold: int, result: bytes | None) -> Moved:
         """Settle a job whose lock is held, unless it is."""

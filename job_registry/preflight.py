@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanfold.errors import FieldViolation
-from fanfold.rpc.preflight import troubles_of_serving
+from fanfold.rpc.preflight import troubles_of_serving, unreadable
 from fanfold.sql.preflight import troubles_of_database
 from job_registry.config import JobRegistryConfig
 
@@ -19,4 +19,5 @@ def contradictions(config: JobRegistryConfig) -> Iterator[FieldViolation]:
 def troubles(config: JobRegistryConfig) -> Iterator[FieldViolation]:
     """What this machine lacks of what the settings name, and addresses that are none."""
     yield from troubles_of_serving(config)
+    yield from unreadable(config.traces, "traces")
     yield from troubles_of_database(config.store, "store")

@@ -10,6 +10,7 @@ from fanfold.errors import Aborted, DeadlineExceeded, FanfoldError, InvalidArgum
 from fanfold.feed import Feed
 from fanfold.model.job import Job
 from fanfold.model.principal import Principal
+from fanfold.model.trace import TraceContext
 from fanfold.model.validation import parse_line, parse_request_id
 from job_registry import access
 from job_registry.jobs import Jobs
@@ -17,6 +18,7 @@ from job_registry.limits import MAX_OFFSET, check_spec, line_of
 from job_registry.live import LiveJob
 from job_registry.refusals import gone
 from job_registry.store.store import KeptJob, NewJob
+from job_registry.tracing import StreamTrace
 from job_registry.views import view_of_kept, view_of_live
 from job_registry.words import (
     Admitted,
@@ -66,26 +68,34 @@ class Openings:
 
 
 class Stream:
-    """A producer's stream. `told` is what it is told; `follow` takes what it says, until it ends."""
+    """A producer's stream. `told` is what it is told; `follow` takes what it says, until it ends.
 
-    def __init__(self, jobs: Jobs, openings: Openings, principal: Principal) -> None:
+    `caller` is what the producer's call is part of.
+    """
+
+    def __init__(
+        self, jobs: Jobs, openings: Openings, principal: Principal, caller: TraceContext | None = None
+    ) -> None:
         self.told: Feed[RegistryWord] = Feed()
         self.is_there = True
         self._jobs = jobs
         self._openings = openings
         self._principal = principal
         self._asked_to_stop = False
+        self._trace = StreamTrace(jobs.tracer, caller)
 
     def ask_to_stop(self, reason: str) -> None:
         """Tell the producer that somebody asks for a stop; once is enough."""
         if not self._asked_to_stop:
             self._asked_to_stop = True
             self.told.push(Cancel(reason))
+            self._trace.asked_to_stop()
 
     def end(self, error: FanfoldError) -> None:
         """End the stream, after all that it was told before."""
         self.is_there = False
         self.told.close(error)
+        self._trace.refused(error)
 
     async def follow(self, words: AsyncIterator[ProducerWord]) -> None:
         """Take what the producer says.
@@ -101,8 +111,12 @@ class Stream:
                 finally:
                     self.is_there = False
                     self._jobs.detach(live, self)
+        except FanfoldError as error:
+            self._trace.refused(error)
+            raise
         finally:
             self.is_there = False
+            self._trace.end()
 
     async def _begin(self, words: AsyncIterator[ProducerWord]) -> LiveJob | None:
         """The job that the stream is about, held by it; None when there is nothing more to say."""
@@ -113,6 +127,7 @@ class Stream:
                 return await self._open(asked, words)
             case Reattach() as asked:
                 kept = await self._find(asked.job_id)
+                self._trace.begin(kept.kind, kept.owner, kept.trace)
                 return await self._hold(kept, asked.epoch)
             case other:
                 raise _out_of_turn(other)
@@ -131,10 +146,14 @@ class Stream:
         with self._openings.only((self._principal.name, owner, request_id), self):
             kept = await jobs.store.find_request(owner, request_id)
             if kept is not None:
-                return await self._hold(access.require_produced(self._principal, kept), epoch)
+                kept = access.require_produced(self._principal, kept)
+                self._trace.begin(kept.kind, owner, kept.trace)
+                return await self._hold(kept, epoch)
+            self._trace.begin(spec.kind, owner)
             with jobs.capacity.reserved(for_whom):
                 number = await jobs.store.take_number()
                 self.told.push(Admitted(f"{spec.kind}-{number}"))
+                self._trace.admitted(f"{spec.kind}-{number}")
                 started = await self._started(words)
                 if started is None:
                     return None
@@ -150,6 +169,7 @@ class Stream:
                     parent=spec.parent,
                     holds=line_of(started.holds),
                     sources=spec.sources,
+                    trace=self._trace.context,
                 )
                 kept = await jobs.register(new, self)
             return await self._hold(access.require_produced(self._principal, kept), epoch)
@@ -161,7 +181,10 @@ class Stream:
         match await _next_within(words, deadline, late):
             case Started() as started:
                 return started
-            case None | StartFailed():
+            case StartFailed() as failed:
+                self._trace.failed("START_FAILED", failed.reason)
+                return None
+            case None:
                 return None
             case other:
                 raise _out_of_turn(other)
@@ -184,6 +207,7 @@ class Stream:
         if live.ended.is_set():
             self._tell_settled(live.kept)
             return None
+        self._trace.committed(live.kept)
         self._tell_committed(view_of_live(live, self._jobs.now()), live.kept.epoch)
         self.told.push(Credit(CREDIT_BYTES))
         live.tell_producer_to_stop(self._jobs.now())
@@ -196,6 +220,7 @@ class Stream:
         if kept.standing.given_up:
             raise gone(kept.id, kept.standing.detail)
         job = view_of_kept(kept)
+        self._trace.settled(kept)
         self._tell_committed(job, kept.epoch)
         self.told.push(Kept(job))
 
@@ -268,6 +293,7 @@ class Stream:
         kept = await self._jobs.settle(live, self, word.state, line_of(word.detail), whole)
         if kept.standing.given_up:
             raise gone(kept.id, kept.standing.detail)
+        self._trace.settled(kept)
         self.told.push(Kept(view_of_kept(kept)))
 
 

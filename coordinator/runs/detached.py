@@ -20,6 +20,7 @@ from coordinator.runs.job_log import LOG, JobLog
 from coordinator.runs.outage import RETRY_SECONDS
 from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import MAX_RESULT_BYTES, Result
+from coordinator.tracing import UNTRACED, RunTrace
 from fanfold.backoff import full_jitter
 from fanfold.errors import CALL_BROKEN, DRAINING, GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
 from fanfold.model.job import JobSpec, JobState
@@ -74,7 +75,7 @@ class Attended(Protocol):
 class RunJob:
     """The job that a detached run is, while this coordinator holds the run.
 
-    `counts` tells how many steps are where.
+    `counts` tells how many steps are where, and `trace` what the run is traced as.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class RunJob:
         label: str,
         parent: str = "",
         counts: Callable[[], StepCounts],
+        trace: RunTrace = UNTRACED,
     ) -> None:
         self._kept = kept
         self._jobs = jobs
@@ -93,6 +95,7 @@ class RunJob:
         self._label = label[:MAX_LABEL]
         self._parent = parent if len(parent) <= MAX_LABEL else ""  # half of it would name somebody else
         self._counts = counts
+        self._trace = trace
         self._production: Production | None = None
         self._attached = asyncio.Event()
         self._lines = JobLog()
@@ -104,7 +107,8 @@ class RunJob:
         if kept.cancel_reason is not None:
             self.stop(kept.cancel_reason)
         if kept.run.job_id:
-            self._attach(jobs.producer.reattach(kept.run.job_id, epoch=kept.epoch, rewrites=True))
+            production = jobs.producer.reattach(kept.run.job_id, epoch=kept.epoch, rewrites=True, trace=trace.context)
+            self._attach(production)
 
     @property
     def job_id(self) -> str:
@@ -151,7 +155,7 @@ class RunJob:
             return run.run_id
 
         production = await self._jobs.producer.open_job(
-            spec, run.run_id, epoch=self._kept.epoch, start=start, owner=run.owner
+            spec, run.run_id, epoch=self._kept.epoch, start=start, owner=run.owner, trace=self._trace.context
         )
         try:
             await self._keep_id(production.job_id)

@@ -100,7 +100,15 @@ class JournaledRun:
         if kept.run.attached or jobs is None:
             return None
         label = kept.run.workflow_id or self.work.title
-        return RunJob(kept, jobs, self._tenure.journal, label=label, parent=self.work.parent, counts=account.counts)
+        return RunJob(
+            kept,
+            jobs,
+            self._tenure.journal,
+            label=label,
+            parent=self.work.parent,
+            counts=account.counts,
+            trace=self.scope.trace,
+        )
 
     @property
     def is_pending(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from fanfold.clients.job_output import JobOutput
 from fanfold.clients.production import GrpcProduction, NewJob
 from fanfold.model.job import JobSpec
+from fanfold.model.trace import TraceContext
 from fanfold.ports import Start
 from fanfold.rpc.channels import open_channel
 from fanfold.rpc.credentials import NO_CREDENTIALS, Credentials
@@ -42,11 +43,18 @@ class GrpcJobProducer:
             await self._channel.close()
 
     async def open_job(
-        self, spec: JobSpec, request_id: str, *, epoch: int, start: Start, owner: str = ""
+        self,
+        spec: JobSpec,
+        request_id: str,
+        *,
+        epoch: int,
+        start: Start,
+        owner: str = "",
+        trace: TraceContext | None = None,
     ) -> GrpcProduction:
         """Register a job (JobProducer.open_job)."""
         new = NewJob(spec=spec, request_id=request_id, start=start, owner=owner)
-        production = self._kept(GrpcProduction(self._stub.ProduceJob, self.registry, epoch=epoch, new=new))
+        production = self._kept(GrpcProduction(self._stub.ProduceJob, self.registry, epoch=epoch, new=new, trace=trace))
         try:
             await production.committed()
         except BaseException:
@@ -54,11 +62,13 @@ class GrpcJobProducer:
             raise
         return production
 
-    def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> GrpcProduction:
+    def reattach(
+        self, job_id: str, *, epoch: int, rewrites: bool = False, trace: TraceContext | None = None
+    ) -> GrpcProduction:
         """Go on with a job (JobProducer.reattach)."""
         output = JobOutput(rewrites=rewrites)
         call = self._stub.ProduceJob
-        return self._kept(GrpcProduction(call, self.registry, epoch=epoch, job_id=job_id, output=output))
+        return self._kept(GrpcProduction(call, self.registry, epoch=epoch, job_id=job_id, output=output, trace=trace))
 
     def _kept(self, production: GrpcProduction) -> GrpcProduction:
         production.keeping = self._tasks.create_task(production.keep())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
 import structlog
@@ -22,8 +22,11 @@ from fanfold.errors import (
 )
 from fanfold.feed import Feed
 from fanfold.model.job import Job, JobSpec, JobState
+from fanfold.model.trace import TraceContext
 from fanfold.ports import Start
+from fanfold.rpc.auth.acting import Metadata
 from fanfold.rpc.status import from_rpc_error
+from fanfold.rpc.traced import own_trace_metadata, trace_metadata
 from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.wire.job import job_from_proto, job_spec_to_proto
 
@@ -41,8 +44,16 @@ RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
 
 Requests = AsyncGenerator[pb.ProduceJobRequest, None]
 
-Call = Callable[[Requests], grpc.aio.StreamStreamCall[pb.ProduceJobRequest, pb.ProduceJobResponse]]
-"""Begins a stream that sends these requests."""
+
+class Call(Protocol):
+    """What begins streams."""
+
+    def __call__(
+        self, requests: Requests, /, *, metadata: Metadata
+    ) -> grpc.aio.StreamStreamCall[pb.ProduceJobRequest, pb.ProduceJobResponse]:
+        """Begin one that sends these requests."""
+        ...
+
 
 _log = structlog.get_logger(__name__)
 
@@ -102,8 +113,10 @@ class GrpcProduction:
         new: NewJob | None = None,
         job_id: str = "",
         output: JobOutput | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         self._call = call
+        self._metadata = trace_metadata(trace) or own_trace_metadata()
         self._server = server
         self._epoch = epoch
         self._new = new
@@ -233,7 +246,7 @@ class GrpcProduction:
         """Hold one stream for as long as it lasts; why it ended. Raises what `start` raised."""
         stream = _Stream(self._output)
         self._open(stream)
-        call = self._call(stream.requests())
+        call = self._call(stream.requests(), metadata=self._metadata)
         try:
             async with asyncio.timeout(None) as limit:
                 async for response in call:

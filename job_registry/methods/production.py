@@ -10,6 +10,7 @@ import grpc.aio
 from fanfold.errors import InvalidArgument
 from fanfold.feed import fed
 from fanfold.rpc.call import current_principal
+from fanfold.rpc.traced import current_trace
 from fanfold.v1 import job_registry_pb2 as pb
 from fanfold.v1.job_registry_pb2_grpc import JobRegistryServicer as GeneratedServicer
 from fanfold.wire.job import job_spec_from_proto, job_state_from_proto, job_to_proto
@@ -46,7 +47,7 @@ class ProductionMethods(GeneratedServicer):
         self, request_iterator: AsyncIterator[pb.ProduceJobRequest], context: Context
     ) -> AsyncIterator[pb.ProduceJobResponse]:
         """Register a job, or go on with one, and carry it."""
-        stream = Stream(self._jobs, self._openings, current_principal())
+        stream = Stream(self._jobs, self._openings, current_principal(), current_trace())
         async with fed(stream.told, stream.follow(_words(request_iterator))) as told:
             while words := await told.read():
                 for word in words:

@@ -71,6 +71,7 @@ class MemoryJobStore:
             sources=tuple(OutputSource(name=name) for name in new.sources),
             created_at=self._now(),
             change=self._next_change(),
+            trace=new.trace,
         )
         self._jobs[job.number] = job
         return job

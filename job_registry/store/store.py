@@ -15,6 +15,7 @@ from typing import Protocol
 from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
 from fanfold.model.principal import covers
+from fanfold.model.trace import TraceContext
 from job_registry.config import JobLimits
 from job_registry.states import RUNNING, Move, Standing
 
@@ -42,7 +43,8 @@ class KeptJob:
     number of its last change. One that is `deleted` is only still there to be told as a change.
 
     `holder` names the registry to which its producer's stream came last, and is empty once that is known to have ended.
-    `hold` counts these streams: what one of them has to write is refused once there was another (F5).
+    `hold` counts these streams: what one of them has to write is refused once there was another (F5). `trace` is what
+    the first of them was traced as, None if nobody traces it.
     """
 
     number: int
@@ -64,6 +66,7 @@ class KeptJob:
     settled_at: datetime | None = None
     change: int
     deleted: bool = False
+    trace: TraceContext | None = None
 
     @property
     def id(self) -> str:
@@ -104,6 +107,7 @@ class NewJob:
     parent: str = ""
     holds: str = ""
     sources: Sequence[str] = ()
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,14 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from fanfold import Mesh, SyncMesh
 from fanfold.clients.coordinator import CoordinatorClient
+from fanfold.clients.job_producer import GrpcJobProducer
+from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import EventDetail, RunEvent, RunStarted, RunStepEvent
 from fanfold.model.step import AgentStepSpec, FailureCode, StepEnded, StepOutcome, StepPolicy
 from fanfold.model.trace import parse_trace_context
 from support.mesh import coordinator_alone, events_of, running_mesh, until
 from support.otlp import Receiver, SentSpan, otlp_receiver
+from support.registries import registry_alone
 
 pytestmark = pytest.mark.process
 
@@ -244,6 +247,39 @@ async def outcomes_of(mesh: Mesh, count: int) -> Sequence[StepOutcome]:
     return await mesh.parallel([step(str(number)) for number in range(count)])
 
 
+async def test_a_started_run_has_its_job_in_its_callers_trace(tmp_path: Path) -> None:
+    async with otlp_receiver() as receiver, registry_alone(**traced(receiver)) as registry:
+        journaled = {"journal": {"path": str(tmp_path / "journal.db")}, "registry": registry.address}
+        async with running_mesh(tmp_path, coordinator=traced(receiver) | journaled) as up:
+            caller = TracerProvider().get_tracer("caller").start_span("caller")
+            with trace.use_span(caller):
+                run = await up.mesh.start([step("a")])
+            (root,) = await receiver.until_named("invoke_workflow parallel")
+            (job,) = await receiver.until_named("job parallel")
+    assert int(root.parent_id, 16) == caller.get_span_context().span_id
+    assert (job.trace_id, job.parent_id) == (root.trace_id, root.span_id)
+    assert (job.service, job.kind, job.events) == ("fanfold-job-registry", SERVER, ("admitted", "committed"))
+    assert (job.attributes["fanfold.job.id"], job.attributes["fanfold.job.state"]) == (run.id, "completed")
+    assert not job.error
+
+
+async def test_a_job_that_a_program_produces_is_in_the_programs_trace(tmp_path: Path) -> None:
+    async def start() -> str:
+        return "nothing"
+
+    async with otlp_receiver() as receiver, registry_alone(**traced(receiver)) as registry:
+        async with GrpcJobProducer(registry.address) as producer:
+            caller = TracerProvider().get_tracer("caller").start_span("caller")
+            with trace.use_span(caller):
+                production = await producer.open_job(JobSpec(kind="test"), "r", epoch=1, start=start)
+            await production.settle(JobState.FAILED, PROMPT)
+        (job,) = await receiver.until_named("job test")
+    context = caller.get_span_context()
+    assert (int(job.trace_id, 16), int(job.parent_id, 16)) == (context.trace_id, context.span_id)
+    assert (job.error_type, job.error) == ("JOB_FAILED", True)
+    assert not any(PROMPT.encode() in body for body in receiver.bodies)
+
+
 @pytest.mark.parametrize("trouble", ["mute", "refusing", "away"])
 async def test_a_receiver_in_trouble_costs_no_step(tmp_path: Path, trouble: str) -> None:
     async with otlp_receiver() as receiver:
@@ -259,9 +295,12 @@ LOADED = """
 import asyncio, sys
 from coordinator.app import running as coordinator
 from coordinator.config import CoordinatorConfig
+from job_registry.app import running as registry
+from job_registry.config import JobRegistryConfig
 import executor_node.app
 async def main():
-    async with coordinator(CoordinatorConfig(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")):
+    ports = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+    async with coordinator(CoordinatorConfig(**ports)), registry(JobRegistryConfig(**ports)):
         print([name for name in sys.modules if name.startswith("opentelemetry")])
 asyncio.run(main())
 """

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from fanfold.model.job import Job, JobSpec, JobState
 from fanfold.model.principal import Principal, Role
+from fanfold.model.trace import TraceContext
+from fanfold.tracing import NO_TRACER, Tracer
 from job_registry.config import JobRegistryConfig
 from job_registry.jobs import Jobs
 from job_registry.producing import Openings, Stream
@@ -51,19 +53,30 @@ class Clock:
 
 @asynccontextmanager
 async def jobs_in(
-    store: JobStore | None = None, clock: Callable[[], float] | None = None, *, lease: float = 86_400, **config: Any
+    store: JobStore | None = None,
+    clock: Callable[[], float] | None = None,
+    *,
+    lease: float = 86_400,
+    tracer: Tracer = NO_TRACER,
+    **config: Any,
 ) -> AsyncIterator[Jobs]:
     """The jobs of a store, by default a new one in memory; the registry is there however far the clock goes."""
     settings = JobRegistryConfig.model_validate({"store": {"lease": lease}, **config})
-    async with Jobs(store or MemoryJobStore(), settings, clock or Clock()) as jobs:
+    async with Jobs(store or MemoryJobStore(), settings, clock or Clock(), tracer) as jobs:
         yield jobs
 
 
 class Producing:
     """A producer's stream. `said` is what it has been told so far."""
 
-    def __init__(self, jobs: Jobs, principal: Principal = ALICE, openings: Openings | None = None) -> None:
-        self.stream = Stream(jobs, openings or Openings(), principal)
+    def __init__(
+        self,
+        jobs: Jobs,
+        principal: Principal = ALICE,
+        openings: Openings | None = None,
+        caller: TraceContext | None = None,
+    ) -> None:
+        self.stream = Stream(jobs, openings or Openings(), principal, caller)
         self.told: list[RegistryWord] = []
         self.error: Exception | None = None
         self._words: asyncio.Queue[ProducerWord | None] = asyncio.Queue()

@@ -10,6 +10,7 @@ from typing import Any
 from coordinator.runs.detached import Jobs
 from fanfold.errors import GONE, Aborted, FanfoldError, NotFound, Unavailable
 from fanfold.model.job import Job, JobSpec, JobState
+from fanfold.model.trace import TraceContext
 from fanfold.ports import Production, Start
 
 
@@ -71,7 +72,14 @@ class JobsInMemory:
         self.wake()
 
     async def open_job(
-        self, spec: JobSpec, request_id: str, *, epoch: int, start: Start, owner: str = ""
+        self,
+        spec: JobSpec,
+        request_id: str,
+        *,
+        epoch: int,
+        start: Start,
+        owner: str = "",
+        trace: TraceContext | None = None,
     ) -> Production:
         if self.is_away:
             raise Unavailable("the registry is away")
@@ -86,7 +94,9 @@ class JobsInMemory:
         await self.until(lambda: self.answers)
         return self.reattach(self.requests[request_id], epoch=epoch)
 
-    def reattach(self, job_id: str, *, epoch: int, rewrites: bool = False) -> ProductionInMemory:
+    def reattach(
+        self, job_id: str, *, epoch: int, rewrites: bool = False, trace: TraceContext | None = None
+    ) -> ProductionInMemory:
         return ProductionInMemory(self, job_id, epoch, rewrites=rewrites)
 
     async def cancel_job(self, job_id: str, reason: str = "") -> Job:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from fanfold.model.job import JobState, OutputSource
+from fanfold.model.trace import TraceContext
 from fanfold.sql.instants import moment
 from job_registry.states import RUNNING, Standing
 from job_registry.store.store import KeptJob, NewJob
@@ -38,6 +39,7 @@ def kept_job(row: Row[Any]) -> KeptJob:
         settled_at=None if row.settled_at is None else moment(row.settled_at),
         change=row.change,
         deleted=row.deleted,
+        trace=TraceContext(row.traceparent, row.tracestate) if row.traceparent else None,
     )
 
 
@@ -63,6 +65,8 @@ def new_row(new: NewJob, now: int, change: int) -> dict[str, Any]:
         "settled_at": None,
         "change": change,
         "deleted": False,
+        "traceparent": "" if new.trace is None else new.trace.traceparent,
+        "tracestate": "" if new.trace is None else new.trace.tracestate,
     }
 
 

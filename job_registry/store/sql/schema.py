@@ -7,5 +7,5 @@ from job_registry.store.store import StoreFailed
 
 STORE = Contents("job store", StoreFailed)
 
-SCHEMA = "0003"
+SCHEMA = "0004"
 """The schema that this release knows: the latest of the migrations."""

@@ -50,6 +50,8 @@ jobs = Table(
     Column("holder", Words, nullable=False, server_default=text("''")),
     Column("hold", BigInteger, nullable=False, server_default=text("0")),
     Column("uncut", Boolean, nullable=False, server_default=false()),  # has more output than is to stay
+    Column("traceparent", Words, nullable=False, server_default=text("''")),  # empty: nobody traces it
+    Column("tracestate", Words, nullable=False, server_default=text("''")),
 )
 """One row a job."""
 
