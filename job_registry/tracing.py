@@ -6,7 +6,7 @@ from fanfold.errors import FanfoldError, Unavailable
 from fanfold.model.job import JobState
 from fanfold.model.trace import TraceContext
 from fanfold.spans import JOB_EPOCH, JOB_ID, JOB_KIND, JOB_STATE, MOST_CONTENT, MOVED, OWNER
-from fanfold.tracing import NO_SPAN, NO_TRACER, Span, SpanKind, Tracer
+from fanfold.tracing import NO_TRACER, NoSpan, Span, SpanKind, Tracer
 from job_registry.states import LOST
 from job_registry.store.store import KeptJob
 
@@ -20,7 +20,7 @@ class StreamTrace:
     def __init__(self, tracer: Tracer = NO_TRACER, caller: TraceContext | None = None) -> None:
         self._tracer = tracer
         self._caller = caller
-        self._span: Span = NO_SPAN
+        self._span: Span = NoSpan()
         self._goes_on = False
         self._error = self._words = ""
 

@@ -300,9 +300,10 @@ def test_no_secret_is_a_setting_and_none_is_shown(tmp_path: Path, monkeypatch: p
     assert SECRET not in str(wrongs("job-registry", file))
 
 
-def test_files_of_traces_are_looked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", ["coordinator", "executor-node", "job-registry"])
+def test_files_of_traces_are_looked_for(tmp_path: Path, service: str) -> None:
     traces = {"endpoint": "http://collector.example:4318", "header_files": {"authorization": str(tmp_path / "none")}}
-    said = wrongs("executor-node", written(tmp_path, {"traces": traces}))
+    said = wrongs(service, written(tmp_path, {"traces": traces}))
     assert {field: words.partition(" (in ")[0] for field, words in said.items()} == {
         "traces.header_files.authorization": f"{tmp_path}/none: No such file or directory"
     }
