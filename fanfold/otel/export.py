@@ -16,6 +16,8 @@ from fanfold.otel.settings import TraceSettings
 
 _SEND_EVERY_MS = 1_000
 _MOST_AT_ONCE = 512
+_MOST_WITH_CONTENT = 32
+"""Spans with content, of which each may have tens of kilobytes, and receivers take messages of some megabytes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -43,12 +45,13 @@ def new_provider(
     # They say that a receiver is away once a second, and of each span that it is dropped.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.ERROR)
+    most = _MOST_WITH_CONTENT if settings.content else _MOST_AT_ONCE
     provider.add_span_processor(
         BatchSpanProcessor(
             Telling(exporter, settings.endpoint),
             max_queue_size=settings.queue,
             schedule_delay_millis=_SEND_EVERY_MS,
-            max_export_batch_size=min(_MOST_AT_ONCE, settings.queue),
+            max_export_batch_size=min(most, settings.queue),
         )
     )
     return provider

@@ -11,6 +11,7 @@ from structlog.testing import CapturingLogger
 from fanfold.otel import export, opening
 from fanfold.otel.opening import open_tracer
 from fanfold.otel.settings import TraceSettings
+from fanfold.spans import MOST_CONTENT
 from support.mesh import DEADLINE, until
 from support.otlp import Receiver, otlp_receiver
 
@@ -30,6 +31,20 @@ async def test_while_a_receiver_refuses_the_oldest_spans_are_dropped_and_the_lat
             receiver.status = 200
             await receiver.until_named("step 1999")
     assert len(receiver.spans) < 500
+
+
+async def test_spans_with_content_are_sent_in_messages_that_receivers_take() -> None:
+    async with (
+        otlp_receiver() as receiver,
+        open_tracer(TraceSettings(endpoint=receiver.endpoint, content=True), **SERVICE) as tracer,
+    ):
+        for _ in range(100):
+            span = tracer.start("chat", None)
+            for name in ("prompt", "output"):
+                span.set_content(name, lambda: "x" * MOST_CONTENT)
+            span.end()
+        await receiver.until_named("chat", 100)
+    assert max(map(len, receiver.bodies)) < 2 * 2**20
 
 
 def was_asked(receiver: Receiver, times: int) -> bool:
