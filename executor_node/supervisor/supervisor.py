@@ -78,7 +78,7 @@ class Supervisor:
         linux.kill_descendants()
         return self._runtime_code
 
-    # The runtime
+    # The runtime.
 
     def _tell(self) -> None:
         try:
@@ -135,7 +135,7 @@ class Supervisor:
         for tree in self._launchers:
             self._kill(tree)
 
-    # Trees
+    # Trees.
 
     def _launch(self, tree: int, targets: list[int], fds: list[int]) -> None:
         if len(fds) != len(targets) + 1:  # the kernel drops those that find no room
@@ -196,7 +196,7 @@ class Supervisor:
             self._outbox.extend(self._settled)
             self._settled.clear()
 
-    # Signals and time
+    # Signals and time.
 
     def _heed(self, signals: bytes) -> None:
         for number in signals:

@@ -76,7 +76,7 @@ def _all_well(findings: list[Finding]) -> bool:
     return not any(finding.state is State.BROKEN for finding in findings)
 
 
-# ---- this machine
+# This machine.
 
 
 def _python() -> Iterator[Finding]:
@@ -126,7 +126,7 @@ def _stores(data_dir: Path) -> Iterator[Finding]:
     yield Finding("store", State.BROKEN if why else State.GOOD, words)
 
 
-# ---- what answers
+# What answers.
 
 
 async def _what_answers(where: Looked) -> list[Finding]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from fanfold.schema.words import json_path, one_line, shorten
-
-_MAX_PATH_TOLD = 200
+from fanfold.schema.words import at, json_path, shorten
 
 
 class NotJson(Exception):
@@ -39,7 +37,7 @@ def _culprit(value: object, max_depth: int) -> str:
         path, item = pending.pop()
         fault = f"nests deeper than {max_depth} levels" if len(path) >= max_depth else _fault(item)
         if fault:
-            return f"{one_line(shorten(json_path(path), _MAX_PATH_TOLD))}: {fault}"
+            return at(json_path(path), fault)
         if isinstance(item, dict):
             pending.extend(((*path, key), child) for key, child in item.items())
         elif isinstance(item, list | tuple):

@@ -17,9 +17,8 @@ from referencing.jsonschema import DRAFT202012
 from fanfold.schema.dialect import BadPattern, expression, faults, registry_of
 from fanfold.schema.limits import SchemaLimits
 from fanfold.schema.metaschema import METASCHEMA
-from fanfold.schema.words import json_path, one_line, shorten
+from fanfold.schema.words import at, json_path, shorten
 
-_MAX_PATH_TOLD = 200
 _MAX_SHOWN = 120
 
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
@@ -46,7 +45,7 @@ class Refused(Exception):
     @classmethod
     def at(cls, where: str, why: str) -> Refused:
         """The refusal for one place."""
-        return cls(one_line(f"{shorten(where, _MAX_PATH_TOLD)}: {why}"))
+        return cls(at(where, why))
 
 
 def survey(schema: Any, limits: SchemaLimits) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_MAX_PATH_TOLD = 200
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 
 
@@ -30,3 +31,8 @@ def shorten(text: str, limit: int) -> str:
 def one_line(text: str) -> str:
     """The text without line breaks and other characters that are not for printing."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def at(path: str, why: str) -> str:
+    """What is wrong at a place, on one line."""
+    return one_line(f"{shorten(path, _MAX_PATH_TOLD)}: {why}")

@@ -136,7 +136,7 @@ class WorkflowRun:
         finally:
             await self._close()
 
-    # ---- what the mesh tells
+    # What the mesh tells.
 
     async def _read(self) -> None:
         try:
@@ -200,7 +200,7 @@ class WorkflowRun:
         async with self._news:
             self._news.notify_all()
 
-    # ---- waiting for it
+    # Waiting for it.
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds. Raises why it never will."""

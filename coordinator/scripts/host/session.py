@@ -92,7 +92,7 @@ class ScriptSession:
             self._process.kill()
             await self._process.closed()
 
-    # ---- the conversation
+    # The conversation.
 
     async def _converse(self, tasks: asyncio.TaskGroup) -> None:
         await self._deliver({"t": "run"}, 0)
@@ -145,7 +145,7 @@ class ScriptSession:
             case _:
                 raise NotOfPrelude("t")
 
-    # ---- calls
+    # Calls.
 
     def _begin(self, call: Call, tasks: asyncio.TaskGroup) -> None:
         self._told.made(call.number)
@@ -210,7 +210,7 @@ class ScriptSession:
             self._failures.add_call(call, failure)
             self._refuse(f"the quota of a model provider is exhausted ({call.label}: {failure.message})")
 
-    # ---- answers
+    # Answers.
 
     async def _give_answers(self) -> None:
         """Give the script its answers: first those that it had before, then what comes, once that cannot be lost."""
@@ -255,7 +255,7 @@ class ScriptSession:
         self._watchdog.watch()
         await self._process.deliver(frame | {"now": self._now, "spent": spent})
 
-    # ---- the end
+    # The end.
 
     def _bark(self) -> None:
         self._fail(f"the script computed for {self._setting.limits.turn_seconds:g} s without waiting for anything")
