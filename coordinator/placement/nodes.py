@@ -161,8 +161,10 @@ class Nodes:
         while self._wanted[known.address] > 0 or known.holds_executions():
             reason = await self._hold_link(known)
             failures = 1 if known.is_linked() else failures + 1
-            if known.is_linked():
-                self.lost += known.standing.state is not NodeState.DRAINING
+            if known.is_linked() and known.standing.state is NodeState.DRAINING:
+                _log.info("node gone", node=known.name, address=known.address, why=reason.message)
+            elif known.is_linked():
+                self.lost += 1
                 _log.warning("node lost", node=known.name, address=known.address, why=reason.message)
             elif reason.message != told:
                 told = reason.message

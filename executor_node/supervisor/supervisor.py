@@ -28,6 +28,7 @@ from executor_node.supervisor.launcher import run_launcher
 
 _DEAF_LAUNCHER_SECONDS = 1.0
 _RECHECK_SECONDS = 0.002
+_STANDARD_ERROR = 2
 _LONGEST_NAP = 1.0  # a time to sleep does not pass while the machine sleeps, a runtime's silence does
 _ALL_SIGNALS = signal.valid_signals()
 _FATAL_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -45,6 +46,7 @@ class Supervisor:
         self._worker = worker
         self._runtime = runtime
         self._runtime_code = 0
+        self._last_words = ""
         self._serving = True
         self._launchers: dict[int, int] = {}  # by tree
         self._trees: dict[int, int] = {}  # by launcher
@@ -76,6 +78,9 @@ class Supervisor:
             self._run_timers()
             self._settle()
         linux.kill_descendants()
+        if self._last_words:  # only now, for whoever reads them may stand still as well
+            with contextlib.suppress(OSError):
+                os.write(_STANDARD_ERROR, f"Error: {self._last_words}; the node ends, with all of its steps\n".encode())
         return self._runtime_code
 
     # The runtime.
@@ -125,6 +130,8 @@ class Supervisor:
 
     def _give_up_runtime(self) -> None:
         """Have `run` kill it along with all the rest. One that is our parent is told by our end."""
+        if self._runtime is not None:
+            self._last_words = "the node's runtime was silent for longer than its silence_limit"
         self._serving = False
         self._runtime = None
         self._runtime_code = 1
@@ -221,6 +228,8 @@ class Supervisor:
         if pid == self._runtime:
             self._runtime = None
             self._runtime_code = code if code >= 0 else 1
+            if code < 0 and self._signals_told <= 1:  # a second signal has us kill it
+                self._last_words = f"the node's runtime was killed{_by_signal(-code)}"
             self._serving = False
         elif pid in self._trees:
             tree = self._trees.pop(pid)
@@ -240,6 +249,12 @@ class Supervisor:
         if self._timers:
             patience = min(patience, self._timers[0][0] - time.monotonic())
         return max(0.0, patience)
+
+
+def _by_signal(number: int) -> str:
+    if number == signal.SIGKILL:
+        return " by SIGKILL, as the kernel does when memory is short"
+    return f" by {signal.Signals(number).name}" if number in _ALL_SIGNALS else f" by signal {number}"
 
 
 def _wake_by_signals() -> int:

@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -22,10 +22,11 @@ from fanfold.cli.connection import REGISTRY_UNREACHABLE, connected, connected_jo
 from fanfold.cli.output import show_document, show_text
 from fanfold.cli.printable import printable
 from fanfold.errors import NO_CONNECTION, FanfoldError, Unavailable
-from fanfold.model.node import NodeState
-from fanfold.rpc.addresses import parse_address
+from fanfold.model.node import Agent, NodeState, NodeView
+from fanfold.rpc.addresses import parse_address, parse_addresses
 from fanfold.rpc.loop import run as run_loop
 from fanfold.sdk.mesh import Mesh
+from fanfold.settings import client_settings
 from fanfold.sql.health import write_and_read
 
 OLDEST_PYTHON = (3, 11)
@@ -155,22 +156,30 @@ async def _engine() -> Finding:
 
 
 async def _mesh(where: Looked) -> list[Finding]:
-    async with connected(where.server, reconnect_timeout=0) as mesh:
+    """Whether each coordinator answers, and what the first of those that do knows."""
+    given = parse_addresses(where.server, field="--server") if where.server else client_settings().servers
+    coordinators: list[Finding] = []
+    known: list[Finding] = []
+    for address in given:
         try:
-            nodes = await _soon(mesh.nodes())
-            agents = await _soon(mesh.agents())
+            async with connected(address, reconnect_timeout=0) as mesh:
+                nodes = await _soon(mesh.nodes())
+                coordinators.append(Finding("coordinator", State.GOOD, f"answers at {address}"))
+                known = known or [_nodes(nodes), _agents(await _soon(mesh.agents())), await _runs(mesh)]
         except FanfoldError as error:
-            return [_unreached("coordinator", mesh.server, error, is_needed=where.server is not None)]
-        ready = sum(view.state is NodeState.READY for view in nodes)
-        found = [Finding("coordinator", State.GOOD, f"answers at {mesh.server}")]
-        others = [
-            f"{view.node.name or view.address} is {view.state}" for view in nodes if view.state != NodeState.READY
-        ]
-        words = ", ".join([f"{ready} ready", *others])
-        found.append(Finding("nodes", State.GOOD if ready else State.BROKEN, words))
-        names = ", ".join(agent.name for agent in agents)
-        found.append(Finding("agents", State.GOOD if agents else State.BROKEN, names or "no ready node offers any"))
-        return [*found, await _runs(mesh)]
+            coordinators.append(_unreached("coordinator", address, error, is_needed=where.server is not None))
+    return [*coordinators, *known]
+
+
+def _nodes(nodes: Sequence[NodeView]) -> Finding:
+    ready = sum(view.state is NodeState.READY for view in nodes)
+    others = [f"{view.node.name or view.address} is {view.state}" for view in nodes if view.state != NodeState.READY]
+    return Finding("nodes", State.GOOD if ready else State.BROKEN, ", ".join([f"{ready} ready", *others]))
+
+
+def _agents(agents: Sequence[Agent]) -> Finding:
+    names = ", ".join(agent.name for agent in agents)
+    return Finding("agents", State.GOOD if agents else State.BROKEN, names or "no ready node offers any")
 
 
 async def _runs(mesh: Mesh) -> Finding:
@@ -183,12 +192,13 @@ async def _runs(mesh: Mesh) -> Finding:
 
 
 async def _registry(where: Looked) -> Finding:
+    named = where.registry
+    address = str(parse_address(named, field="--registry")) if named else client_settings().registry
     try:
-        async with connected_jobs(where.registry) as jobs:
-            address = jobs.registry
+        async with connected_jobs(address) as jobs:
             await _soon(jobs.list(limit=1))
     except FanfoldError as error:
-        return _unreached("job registry", address, error, is_needed=where.registry is not None)
+        return _unreached("job registry", address, error, is_needed=named is not None)
     return Finding("job registry", State.GOOD, f"answers at {address}")
 
 

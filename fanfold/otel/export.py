@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -64,13 +65,16 @@ class Telling(SpanExporter):
         self._exporter = exporter
         self._endpoint = endpoint
         self._lost = 0
+        self._complaints = _Complaints()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send them."""
+        self._complaints.clear()
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._lost:
-                _log.warning("traces cannot be sent, and are lost meanwhile", endpoint=self._endpoint)
+                why = str(self._complaints)
+                _log.warning("traces cannot be sent, and are lost meanwhile", endpoint=self._endpoint, why=why)
             self._lost += len(spans)
         elif self._lost:
             _log.info("traces are sent again", endpoint=self._endpoint, lost_at_least=self._lost)
@@ -80,3 +84,26 @@ class Telling(SpanExporter):
     def shutdown(self) -> None:
         """Send no more."""
         self._exporter.shutdown()
+
+
+class _Complaints(logging.Filter):
+    """The last things that the exporter was about to log, in place of its log: nothing else of it says why it fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words: deque[str] = deque(maxlen=2)  # the last may only say that it has been tried often enough
+        exporter = logging.getLogger(OTLPSpanExporter.__module__)
+        exporter.setLevel(logging.WARNING)
+        exporter.filters = [self]
+
+    def __str__(self) -> str:
+        return "; ".join(self._words)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep it, and have it told nowhere."""
+        self._words.append(record.getMessage())
+        return False
+
+    def clear(self) -> None:
+        """What comes is of another attempt."""
+        self._words.clear()

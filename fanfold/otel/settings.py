@@ -41,6 +41,8 @@ class TraceSettings(Section):
         url = urlsplit(self.endpoint)
         if self.endpoint and (url.scheme not in {"http", "https"} or not url.hostname or not _has_good_port(url)):
             raise ValueError("endpoint must be like http://collector.example.com:4318")
+        if url.path.rstrip("/").endswith("/v1/traces"):
+            raise ValueError("endpoint must end before /v1/traces, which is added")
         if url.username is not None or url.query or url.fragment:
             raise ValueError("endpoint must not contain credentials; show them as headers (header_files)")
         if not all(map(_HEADER.fullmatch, self.header_files)):

@@ -48,6 +48,11 @@ def parse_addresses(text: str, *, field: str) -> tuple[str, ...]:
     return tuple(str(parse_address(part.strip(), field=field)) for part in text.split(","))
 
 
+def address_in_use(address: Address) -> FailedPrecondition:
+    """What to raise where something listens already."""
+    return FailedPrecondition(f"cannot listen on {address}; is something else there?", reason="ADDRESS_IN_USE")
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody beyond this machine is at `host`, or hears what is said to it."""
     return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)

@@ -6,6 +6,7 @@ Answered by the event loop itself, so that a service whose loop hangs does not p
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from types import TracebackType
@@ -16,7 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from fanfold.errors import FailedPrecondition
-from fanfold.rpc.addresses import LOOPBACK, Address, bindable
+from fanfold.rpc.addresses import LOOPBACK, Address, address_in_use, bindable
 
 _REQUEST_SECONDS = 5.0
 _MAX_REQUEST_BYTES = 16 * 1024
@@ -54,6 +55,8 @@ class Exposition:
         try:
             self._server = await asyncio.start_server(self._connected, host, port, limit=_MAX_REQUEST_BYTES)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise address_in_use(self.address) from error
             raise FailedPrecondition(f"cannot listen on {self.address}: {error.strerror}") from error
         self.address = Address(host, self._server.sockets[0].getsockname()[1])
         return self

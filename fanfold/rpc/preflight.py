@@ -36,6 +36,8 @@ def troubles_of_serving(config: Served) -> Iterator[FieldViolation]:
     at, unparsed = _listening("listen", config.listen)
     metrics_at, metrics_unparsed = _listening("metrics_listen", config.metrics_listen)
     yield from [*unparsed, *metrics_unparsed]
+    if at == metrics_at and at.port:
+        yield FieldViolation("metrics_listen", "must be another address than listen")
     yield from said_by(partial(bindable, metrics_at.host, anywhere=not open_to_all), "metrics_listen")
     unheard = said_by(partial(bindable, at.host, anywhere=not open_to_all), "listen")
     missing = list(unreadable(config.tls, "tls"))

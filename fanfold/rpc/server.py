@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from fanfold.errors import FailedPrecondition, FanfoldError
-from fanfold.rpc.addresses import LOOPBACK, Address
+from fanfold.rpc.addresses import LOOPBACK, Address, address_in_use
 from fanfold.rpc.attendants import ATTENDANTS, Health, add_attendants
 from fanfold.rpc.auth.guard import Authenticator, Guard
 from fanfold.rpc.auth.policy import Policy
@@ -232,5 +232,5 @@ def _bound(server: grpc.aio.Server, door: Door) -> Address:
     except RuntimeError:
         port = 0
     if not port:
-        raise FailedPrecondition(f"cannot listen on {address}; is something else there?", reason="ADDRESS_IN_USE")
+        raise address_in_use(address)
     return Address(address.host, port)

@@ -32,6 +32,7 @@ def test_with_a_mesh_all_is_well_and_everything_is_named(tmp_path: Path) -> None
         services = ("--server", up.server, "--registry", up.address_of("job-registry"))
         done = fanfold("doctor", *services, "--json")
         plain = fanfold("doctor", *services)
+        mistaken = fanfold("doctor", "--server", f"{NOWHERE},{up.address_of('job-registry')},{up.server}")
     assert (done.returncode, plain.returncode) == (0, 0), done.stdout
     assert json.loads(done.stdout)["ok"] is True
     state = found(done)
@@ -54,6 +55,20 @@ def test_with_a_mesh_all_is_well_and_everything_is_named(tmp_path: Path) -> None
     assert f"SQLite {sqlite3.sqlite_version}" in state["store"][1]
     assert "grpcio" in state["libraries"][1]
     assert "good     nodes: 2 ready" in plain.stdout
+    assert mistaken.returncode == 1
+    assert [line for line in mistaken.stdout.splitlines() if " coordinator: " in line] == [
+        f"broken   coordinator: {NOWHERE} cannot be reached: Connection refused",
+        f"broken   coordinator: {up.address_of('job-registry')} is not a fanfold coordinator",
+        f"good     coordinator: answers at {up.server}",
+    ]
+    assert "good     nodes: 2 ready" in mistaken.stdout, "what one coordinator knows is told though others are away"
+
+
+@pytest.mark.parametrize("option", ["--server", "--registry"])
+def test_an_address_that_is_none_is_told_by_the_option(option: str) -> None:
+    done = fanfold("doctor", option, "127.0.0.1:1," if option == "--server" else "127.0.0.1:1,127.0.0.1:2")
+    assert done.returncode == 2
+    assert f"Error: {option}: must be host:port" in done.stderr
 
 
 @pytest.mark.contract("C30", "C42")

@@ -47,6 +47,12 @@ class RunningProgram:
         async with asyncio.timeout(PATIENCE):
             return await self.process.wait()
 
+    async def last_words(self) -> str:
+        """The last line that it has written where people read, once it has ended."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(PATIENCE):
+            return (await self.process.stderr.read()).decode().rstrip("\n").rpartition("\n")[2]
+
 
 @asynccontextmanager
 async def running(workspace: Path, *steps: str, silence_limit: float = SILENCE_LIMIT) -> AsyncIterator[RunningProgram]:
@@ -59,6 +65,7 @@ async def running(workspace: Path, *steps: str, silence_limit: float = SILENCE_L
         *steps,
         env=CLEAN_ENVIRONMENT | {"SECRET": SECRET, "PYTHONPATH": str(HERE.parent), "SILENCE_LIMIT": str(silence_limit)},
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         limit=2**20,
     )
     program = RunningProgram(process)
@@ -108,6 +115,7 @@ async def test_when_the_runtime_is_killed_everything_is_gone(tmp_path: Path) -> 
         os.kill(program.runtime, signal.SIGKILL)
         assert await program.exit_code() == 1
         assert not find_processes(marker)
+        assert (await program.last_words()).startswith("Error: the node's runtime was killed by SIGKILL, ")
 
 
 @pytest.mark.contract("F17")
@@ -163,6 +171,8 @@ async def test_when_the_runtime_stands_still_everything_is_gone_before_anybody_t
         assert await program.exit_code() == 1
         assert 1 < time.monotonic() - stopped_at < 4
         assert not find_processes(marker)
+        words = "Error: the node's runtime was silent for longer than its silence_limit; "
+        assert (await program.last_words()).startswith(words)
         assert not is_alive(program.runtime)
 
 

@@ -6,12 +6,18 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+import structlog
+
 from fanfold.errors import EXPIRED, REVOKED, PermissionDenied, Unauthenticated
 from fanfold.measures import Tally
 from fanfold.model.principal import ANONYMOUS, Principal
 from fanfold.rpc.auth.acting import acted_for
 from fanfold.rpc.auth.policy import OPEN_SERVICES, SERVICES_FOR_ALL, Policy
 from fanfold.rpc.call import NOBODY, UNKNOWN, Call
+
+_LOG_SECONDS = 1.0
+
+_log = structlog.get_logger(__name__)
 
 
 class Bearer(NamedTuple):
@@ -46,6 +52,7 @@ class Guard:
         self._authenticator = authenticator
         self.refused = Tally()
         """Calls that were not let in, or did not stay, by the reason."""
+        self._logged_at = -_LOG_SECONDS
 
     @property
     def is_open(self) -> bool:
@@ -68,9 +75,17 @@ class Guard:
         except Unauthenticated:
             self.refused["unauthenticated",] += 1
             raise
-        except PermissionDenied:
+        except PermissionDenied as error:
             self.refused["forbidden",] += 1
+            self._tell(call, error)
             raise
+
+    def _tell(self, call: Call, error: PermissionDenied) -> None:
+        """Log it, but no more than about once a second: whoever is known may ask as often as they like."""
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
+            _log.warning("not allowed", why=error.message, peer=call.peer)
 
     async def _identify(self, call: Call) -> None:
         authenticator = self._authenticator

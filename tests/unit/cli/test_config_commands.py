@@ -58,6 +58,9 @@ def wrongs(service: str, file: Path) -> dict[str, str]:
 def test_all_addresses_are_looked_at(service: str, tmp_path: Path) -> None:
     said = wrongs(service, written(tmp_path, {"listen": "here", "metrics_listen": "there:99999"}))
     assert said.keys() == {"listen", "metrics_listen"}
+    said = wrongs(service, written(tmp_path, {"listen": "127.0.0.1:7000", "metrics_listen": "127.0.0.1:7000"}))
+    assert said.keys() == {"metrics_listen"}
+    assert said["metrics_listen"].startswith("must be another address than listen (in ")
 
 
 def test_sections_that_are_none_are_told_without_names_of_classes(tmp_path: Path) -> None:
@@ -307,6 +310,11 @@ def test_files_of_traces_are_looked_for(tmp_path: Path, service: str) -> None:
     assert {field: words.partition(" (in ")[0] for field, words in said.items()} == {
         "traces.header_files.authorization": f"{tmp_path}/none: No such file or directory"
     }
+
+
+def test_an_endpoint_of_traces_is_given_without_what_is_added(tmp_path: Path) -> None:
+    said = wrongs("coordinator", written(tmp_path, {"traces": {"endpoint": "http://127.0.0.1:4318/v1/traces/"}}))
+    assert said["traces"].startswith("endpoint must end before /v1/traces, which is added")
 
 
 @pytest.mark.contract("C18", "F5")

@@ -397,11 +397,16 @@ async def test_one_nodes_oddity_leaves_the_links_of_the_others_alone() -> None:
 @pytest.mark.contract("F3")
 async def test_a_node_that_goes_without_a_word_is_lost_and_one_that_drains_is_not() -> None:
     async with placing(node("sudden", "a"), node("drained", "a")) as (fleet, nodes, _):
-        fleet.status("drained", draining=True)
-        fleet.lose("drained")
-        fleet.lose("sudden")
-        await until(lambda: all(not known.is_linked() for known in nodes))
+        with capture_logs() as logged:
+            fleet.status("drained", draining=True)
+            fleet.lose("drained")
+            fleet.lose("sudden")
+            await until(lambda: all(not known.is_linked() for known in nodes))
         assert nodes.lost == 1
+        told = [
+            (line["event"], line["log_level"], line["node"]) for line in logged if line["event"].startswith("node ")
+        ]
+        assert sorted(told)[-2:] == [("node gone", "info", "drained"), ("node lost", "warning", "sudden")]
 
 
 async def test_how_long_steps_wait_for_a_place_is_counted_by_what_came_of_it() -> None:

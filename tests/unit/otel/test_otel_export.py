@@ -72,6 +72,8 @@ async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_ag
         ("info", "traces are sent again"),
     ]
     assert log.calls[-1].kwargs["lost_at_least"] == 2
+    (lost,) = [call for call in log.calls if call.method_name == "warning"]
+    assert "400" in lost.kwargs["why"]
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])

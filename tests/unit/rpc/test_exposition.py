@@ -115,7 +115,7 @@ async def test_it_listens_on_loopback_only_and_names_a_port_that_is_taken() -> N
     with pytest.raises(FailedPrecondition, match="only loopback"):
         Exposition(CollectorRegistry(), is_ready=lambda: True, host="0.0.0.0")
     async with Exposition(CollectorRegistry(), is_ready=lambda: True) as first:
-        with pytest.raises(FailedPrecondition, match=f"cannot listen on {first.address}"):
+        with pytest.raises(FailedPrecondition, match=f"cannot listen on {first.address}; is something else there"):
             async with Exposition(CollectorRegistry(), is_ready=lambda: True, port=first.address.port):
                 pass
 

@@ -97,6 +97,21 @@ async def test_somebody_known_is_let_in_where_a_role_allows_it() -> None:
         assert refused.message == ("watcher may not call DescribeNode: it is for caller or operator, not for observer")
 
 
+async def test_who_may_not_is_logged_about_once_a_second_however_often_somebody_asks() -> None:
+    with capture_logs() as logged:
+        async with door() as at:
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            for _ in range(20):
+                await error_of(at.describe(("name", "watcher")))
+            most = 1 + (loop.time() - begun)
+    told = [line for line in logged if line["event"] == "not allowed"]
+    assert 1 <= len(told) <= most
+    assert told[0]["log_level"] == "warning"
+    assert told[0]["why"] == "watcher may not call DescribeNode: it is for caller or operator, not for observer"
+    assert told[0]["peer"].startswith("ipv4:127.0.0.1:")
+
+
 @pytest.mark.contract("C40")
 async def test_nobody_may_call_what_the_policy_does_not_name() -> None:
     async with door() as at:
