@@ -18,6 +18,8 @@ from fanfold.schema import SchemaValidator
 from support.durable import World, events_of, opening, specs
 
 TIMES = Times(lease=1.0, renewal=0.2, claim=0.1, margin=0.3)
+FOR_EVER = Times(lease=3_600.0, renewal=0.2, claim=0.1)
+"""Of one that keeps its name also on a machine that stands still for a while."""
 FORMER = Holder(name="c1", address="former:1", life="former")
 NEXT = Holder(name="c1", address="next:1", life="next")
 
@@ -27,9 +29,9 @@ async def test_a_coordinator_whose_namesake_is_alive_is_refused_and_told_where_t
     journal = MemoryJournal()
     async with SchemaValidator() as validator, AsyncExitStack() as stack, asyncio.timeout(20):
         world = World(validator, stack)
-        await world.coordinator("c1")
+        await world.coordinator("c1", times=FOR_EVER)
         with pytest.raises(FailedPrecondition, match="name: the coordinator at c1 is called 'c1' too"):
-            await world.coordinator("c1", address="elsewhere")
+            await world.coordinator("c1", times=FOR_EVER, address="elsewhere")
         await world.coordinator("c2")
         assert await journal.take_name(NEXT, 1.0) is None, "names are a journal's own"
 
@@ -40,7 +42,7 @@ async def test_a_coordinator_that_was_killed_has_its_name_elsewhere_once_its_lea
     assert await journal.take_name(FORMER, 0.5) is None
     began = asyncio.get_running_loop().time()
     async with asyncio.timeout(20):
-        await take_name(journal, NEXT, TIMES)
+        await take_name(journal, NEXT, FOR_EVER)
     assert asyncio.get_running_loop().time() - began > 0.4
     with pytest.raises(NameTaken, match="next:1"):
         await journal.renew(FORMER, 1.0)
@@ -48,12 +50,11 @@ async def test_a_coordinator_that_was_killed_has_its_name_elsewhere_once_its_lea
 
 @pytest.mark.contract("C18", "F5")
 async def test_a_coordinator_that_is_started_again_has_its_name_at_once_and_the_former_stops_if_it_lives() -> None:
-    never = Times(lease=600.0, renewal=0.2, claim=0.1)
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - what it raises ends the whole block
         async with SchemaValidator() as validator, AsyncExitStack() as stack, asyncio.timeout(20):
             world = World(validator, stack)
-            await world.coordinator("c1", times=never, address="here:1")
-            await take_name(world.shared, Holder(name="c1", address="here:1", life="next"), never)
+            await world.coordinator("c1", times=FOR_EVER, address="here:1")
+            await take_name(world.shared, Holder(name="c1", address="here:1", life="next"), FOR_EVER)
             await asyncio.Event().wait()
     assert raised.group_contains(NameTaken)
 
@@ -62,7 +63,7 @@ async def test_a_coordinator_that_is_started_again_has_its_name_at_once_and_the_
 async def test_the_next_life_of_a_coordinator_that_has_stopped_has_its_name_at_once() -> None:
     async with SchemaValidator() as validator, AsyncExitStack() as stack:
         world = World(validator, stack)
-        first = await world.coordinator("c1", times=Times(lease=60.0, renewal=0.2, claim=0.1))
+        first = await world.coordinator("c1", times=FOR_EVER)
         await first.runs.holding.hand_over()
         assert await world.shared.take_name(NEXT, 1.0) is None
 
@@ -81,7 +82,7 @@ async def test_a_coordinator_whose_name_was_taken_while_it_was_cut_off_stops_and
                 while not first.agents.calls:
                     await asyncio.sleep(0.01)
                 cut_off.journal.is_cut = True
-                twin = await second.coordinator("c1", times=TIMES)
+                twin = await second.coordinator("c1", times=FOR_EVER, address="elsewhere")
                 cut_off.journal.is_cut = False
                 await asyncio.Event().wait()
         assert raised.group_contains(NameTaken)
