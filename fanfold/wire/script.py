@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,9 +12,13 @@ from fanfold.strict_json import compact_json
 from fanfold.v1 import run_pb2 as pb
 from fanfold.wire.step import failure_from_proto, failure_to_proto
 from fanfold.wire.unknown import has_unknown
+from fanfold.wire.values import json_from_text
 
 _REASON_TO_PROTO = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
 _REASON_FROM_PROTO = {number: reason for reason, number in _REASON_TO_PROTO.items()}
+
+_MAX_VALUE_DEPTH = 500
+"""More than a script's process can return; of what is much deeper, others could not make text again."""
 
 _MetaMessage = TypeVar("_MetaMessage", pb.Script, pb.ScriptMeta)
 _Part = TypeVar("_Part")
@@ -115,9 +118,16 @@ def result_to_proto(result: ScriptResult, message: pb.ScriptResult) -> None:
 
 
 def result_from_proto(message: pb.ScriptResult) -> ScriptResult:
-    """A result as it was sent."""
+    """A result as it was sent.
+
+    Raises:
+        InvalidArgument: its value is no JSON.
+    """
+    value = None
+    if message.HasField("value_json"):
+        value = json_from_text(message.value_json, path="script_result.value_json", most_deep=_MAX_VALUE_DEPTH)
     return ScriptResult(
-        value=json.loads(message.value_json) if message.HasField("value_json") else None,
+        value=value,
         stop_reason=_REASON_FROM_PROTO.get(message.stop_reason, StopReason.ERROR),
         error=message.error,
         agents_started=message.agents_started,

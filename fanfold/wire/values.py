@@ -10,20 +10,21 @@ from fanfold.strict_json import is_deeper, parse_json
 MAX_JSON_DEPTH = 64
 
 
-def json_from_text(text: str, *, path: str) -> Any:
+def json_from_text(text: str, *, path: str, most_deep: int = MAX_JSON_DEPTH) -> Any:
     """The value of JSON text; `path` is where in the message it is.
 
     Raises:
-        InvalidArgument: it is not JSON (RFC 8259: NaN and Infinity are not), or nested deeper than MAX_JSON_DEPTH.
+        InvalidArgument: it is not JSON (RFC 8259: NaN and Infinity are not), or nested deeper than `most_deep`.
     """
     try:
         value = parse_json(text)
+        is_too_deep = is_deeper(value, most_deep)
     except RecursionError:
-        raise _too_deep(path) from None
+        is_too_deep = True
     except ValueError as error:
         raise InvalidArgument.of_field(path, f"must be JSON: {error}") from None
-    if is_deeper(value, MAX_JSON_DEPTH):
-        raise _too_deep(path)
+    if is_too_deep:
+        raise InvalidArgument.of_field(path, f"must be nested at most {most_deep} deep")
     return value
 
 
@@ -43,7 +44,3 @@ def schema_from_text(text: str, path: str, schemas: dict[str, Any] | None = None
     if schemas is not None:
         schemas[text] = schema
     return schema
-
-
-def _too_deep(path: str) -> InvalidArgument:
-    return InvalidArgument.of_field(path, f"must be nested at most {MAX_JSON_DEPTH} deep")

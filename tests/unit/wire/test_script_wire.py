@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fanfold.errors import InvalidArgument
 from fanfold.model.run import (
     LogLine,
     PhaseStarted,
@@ -122,6 +123,23 @@ def test_a_result_goes_over_the_wire_without_loss(result: ScriptResult) -> None:
     result_to_proto(result, message)
     assert message.HasField("value_json") is (result.stop_reason is StopReason.COMPLETED)
     assert result_from_proto(message) == result
+
+
+def test_a_value_as_deep_as_a_script_may_return_goes_over_the_wire() -> None:
+    value: list[object] = []
+    for _ in range(209):
+        value = [value]
+    message = pb.ScriptResult()
+    result_to_proto(ScriptResult(stop_reason=StopReason.COMPLETED, value=value), message)
+    assert result_from_proto(message).value == value
+
+
+@pytest.mark.contract("C41")
+@pytest.mark.parametrize("text", ["{", "NaN", "[" * 100_000, "[" * 501 + "]" * 501])
+def test_a_value_that_a_foreign_coordinator_has_made_up_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        result_from_proto(pb.ScriptResult(value_json=text))
+    assert [each.field for each in caught.value.violations] == ["script_result.value_json"]
 
 
 @pytest.mark.contract("C28")
