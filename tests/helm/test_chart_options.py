@@ -163,6 +163,15 @@ def test_a_workspace_is_cloned_before_the_node_starts(helm: Helm) -> None:
     assert secret_names(spec) == {"git-credentials", "models"}
 
 
+def test_in_a_cluster_of_ipv6_alone_addresses_have_brackets(helm: Helm) -> None:
+    manifests = helm.template("--set-json", 'listen="[::]"')
+    settings = settings_of(manifests, "fanfold-coordinator")
+    assert (settings["listen"], settings["metrics_listen"]) == ("[::]:7400", "[::]:7480")
+    coordinator = next(spec for name, spec in service_pods(manifests) if name == "fanfold-coordinator")
+    variables = {each["name"]: each.get("value") for each in coordinator["containers"][0]["env"]}
+    assert variables["FANFOLD_COORDINATOR__ADVERTISE"] == "[$(POD_IP)]:7400"
+
+
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
     """A folder to which everybody can come."""

@@ -176,7 +176,7 @@ is a service whose event loop hangs; not ready one that starts or drains.
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - name: FANFOLD_COORDINATOR__ADVERTISE
-  value: {{ ternary "$(POD_IP)" "[$(POD_IP)]" (eq .root.Values.listen "0.0.0.0") }}:{{ .member.mesh }}
+  value: "{{ ternary "$(POD_IP)" "[$(POD_IP)]" (eq .root.Values.listen "0.0.0.0") }}:{{ .member.mesh }}"
 {{- end }}
 {{- range $name, $from := .member.values.secretEnv }}
 - name: {{ quote $name }}
