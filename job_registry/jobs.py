@@ -119,7 +119,7 @@ class Jobs:
 
     async def _register(self, new: NewJob, producer: Producer) -> KeptJob:
         try:
-            kept = await self.store.add(replace(new, holder=self._presence.name), self.config.limits)
+            kept = await self.store.add(replace(new, holder=self._presence.name), self._known.room(new.counted_by))
         finally:
             self.changed.ring()  # it may have taken effect also where it failed, and is found among the changes then
         self._known.see(kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from fanfold.errors import FanfoldError
-from job_registry.limits import Capacity
+from job_registry.limits import Capacity, Room
 from job_registry.live import LiveJob
 from job_registry.output import LiveOutput
 from job_registry.presence import Presence
@@ -36,6 +36,10 @@ class KnownJobs:
     def all_live(self) -> Sequence[LiveJob]:
         """All jobs that are not settled, as they are now."""
         return [live for live in self._jobs.values() if not live.ended.is_set()]
+
+    def room(self, principal: str) -> Room:
+        """What there is for one more job of a principal, as far as is known here."""
+        return self._capacity.room(principal, self._position)
 
     def live(self, number: int) -> LiveJob | None:
         """A job that is not settled."""

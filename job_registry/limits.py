@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from fanfold.errors import FieldViolation, InvalidArgument, ResourceExhausted
 from fanfold.measures import Tally
@@ -13,7 +14,7 @@ from fanfold.model.job import JobSpec
 from fanfold.model.principal import outermost
 from fanfold.model.validation import parse_line
 from job_registry.config import JobLimits
-from job_registry.refusals import TRY_AGAIN_SECONDS, TooManyJobs, require_room
+from job_registry.refusals import TRY_AGAIN_SECONDS, TooManyJobs
 
 MAX_KIND = 63
 MAX_SOURCES = 8
@@ -64,6 +65,33 @@ def line_of(words: str) -> str:
     return line if len(line) <= MAX_WORDS else f"{line[: MAX_WORDS - 1]}…"
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is for one more job of a principal, as a registry knows.
+
+    Up to the change at `position`, there are at most `live` jobs that are not settled, and `live_of_root` of the
+    principal's outermost one and those nested in it.
+    """
+
+    limits: JobLimits
+    root: str
+    live: int = 0
+    live_of_root: int = 0
+    position: int = -1
+
+    def is_certain(self, more: int) -> bool:
+        """Whether there is room also with so many more."""
+        limits = self.limits
+        return self.live + more < limits.live_jobs and self.live_of_root + more < limits.live_jobs_per_owner
+
+    def require(self, live: int, live_of_root: int) -> None:
+        """Raise TooManyJobs unless there is room where there are exactly so many."""
+        if live >= self.limits.live_jobs:
+            raise TooManyJobs("there are", "live_jobs", self.limits.live_jobs)
+        if live_of_root >= self.limits.live_jobs_per_owner:
+            raise TooManyJobs(f"{self.root} has", "live_jobs_per_owner", self.limits.live_jobs_per_owner)
+
+
 class Capacity:
     """How many jobs are live or about to be, by whom they are for: a principal with all those nested in it."""
 
@@ -81,9 +109,9 @@ class Capacity:
         Raises:
             TooManyJobs: there is none.
         """
-        root = outermost(principal)
+        room = self.room(principal)
         try:
-            require_room(self._total, self._taken[root], root, self._limits)
+            room.require(room.live, room.live_of_root)
             self.take(principal)
             try:
                 yield
@@ -92,6 +120,11 @@ class Capacity:
         except TooManyJobs as refusal:
             self.refused[refusal.limit,] += 1
             raise
+
+    def room(self, principal: str, position: int = -1) -> Room:
+        """What there is for one more, counted up to the change at a position, or further."""
+        root = outermost(principal)
+        return Room(self._limits, root, self._total, self._taken[root], position)
 
     def take(self, principal: str) -> None:
         """Count one more, also beyond the limits, as after a restart with smaller ones."""

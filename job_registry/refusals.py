@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fanfold.errors import GONE, Aborted, NotFound, ResourceExhausted, Unavailable
-from job_registry.config import JobLimits
 
 TRY_AGAIN_SECONDS = 5.0
 
@@ -38,11 +37,3 @@ class TooManyJobs(ResourceExhausted):
             f"{who} as many live jobs as may be: the limit {limit} is {value:,}", retry_delay=TRY_AGAIN_SECONDS
         )
         self.limit = limit
-
-
-def require_room(live: int, live_of_root: int, root: str, limits: JobLimits) -> None:
-    """Raise TooManyJobs if there is no room for one more job of a principal or of one nested in it."""
-    if live >= limits.live_jobs:
-        raise TooManyJobs("there are", "live_jobs", limits.live_jobs)
-    if live_of_root >= limits.live_jobs_per_owner:
-        raise TooManyJobs(f"{root} has", "live_jobs_per_owner", limits.live_jobs_per_owner)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fanfold.model.job import OutputPiece, OutputSource
 from fanfold.model.principal import outermost
-from job_registry.config import JobLimits
+from job_registry.limits import Room
 from job_registry.refusals import stale_epoch, superseded
 from job_registry.states import Move
 from job_registry.store.store import (
@@ -52,7 +52,7 @@ class MemoryJobStore:
         self._last_number += 1
         return self._last_number
 
-    async def add(self, new: NewJob, limits: JobLimits) -> KeptJob:
+    async def add(self, new: NewJob, room: Room) -> KeptJob:
         """Keep a new job."""
         known = await self.find_request(new.owner, new.request_id)
         if known is not None:

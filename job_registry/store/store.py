@@ -16,7 +16,7 @@ from fanfold.errors import OutOfRange, Unavailable
 from fanfold.model.job import ALL_JOBS, JobFilter, JobState, OutputPiece, OutputSource
 from fanfold.model.principal import covers
 from fanfold.model.trace import TraceContext
-from job_registry.config import JobLimits
+from job_registry.limits import Room
 from job_registry.states import RUNNING, Move, Standing
 
 RESULT_PART_BYTES = 256 * 1024
@@ -108,6 +108,11 @@ class NewJob:
     holds: str = ""
     sources: Sequence[str] = ()
     trace: TraceContext | None = None
+
+    @property
+    def counted_by(self) -> str:
+        """The principal whose limit it counts for."""
+        return self.owner or self.producer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,7 @@ class JobStore(Protocol):
         """A number that was never given before, and will not be again (C32)."""
         ...
 
-    async def add(self, new: NewJob, limits: JobLimits) -> KeptJob:
+    async def add(self, new: NewJob, room: Room) -> KeptJob:
         """Keep a new job. What its owner has with the same request id already is given instead.
 
         Raises:

@@ -234,6 +234,24 @@ async def test_the_store_counts_live_jobs_by_whom_they_are_for(postgres: Server)
             assert len(await store.unsettled()) == 3
 
 
+@pytest.mark.contract("C39")
+async def test_the_store_counts_all_live_jobs_where_those_that_a_registry_has_not_seen_may_be_too_many(
+    postgres: Server,
+) -> None:
+    with postgres.database() as url:
+        async with postgres_stores(url) as store:
+            limits = JobLimits(live_jobs=4, live_jobs_per_owner=3)
+            for _ in range(2):
+                await moved(store, (await add(store)).number, DONE)
+            position = await store.position()
+            for owner in ("bob", "bob", "alice"):
+                await add(store, limits, position, owner=owner)
+            await add(store, limits, position, owner="alice")  # those newer ones might all be alice's, and are not
+            with pytest.raises(TooManyJobs, match="live_jobs is 4"):
+                await add(store, limits, position, owner="alice")
+            assert len(await store.unsettled()) == 4
+
+
 async def admits(stub: JobRegistryAsyncStub) -> bool:
     """Whether a registry admits one more job."""
     producer = RawProducer(stub)

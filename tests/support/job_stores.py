@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fanfold.model.job import JobState, OutputPiece, OutputSource
+from fanfold.model.principal import outermost
 from job_registry.config import JobLimits, StoreSettings
+from job_registry.limits import Room
 from job_registry.opening import open_store
 from job_registry.states import Move, settled, stopped
 from job_registry.store.store import JobStore, KeptJob, NewJob, OutputWrite
@@ -61,11 +63,12 @@ class _InTurns:
         return getattr(next(self._stores), name)
 
 
-async def add(store: JobStore, limits: JobLimits | None = None, **fields: Any) -> KeptJob:
-    """A job with the next number."""
+async def add(store: JobStore, limits: JobLimits | None = None, position: int = -1, **fields: Any) -> KeptJob:
+    """A job with the next number, from a registry that knows of no jobs up to a position and of none after it."""
     number = await store.take_number()
     plain: dict[str, Any] = {"kind": "k", "owner": "alice", "producer": "alice", "request_id": f"r{number}", "epoch": 1}
-    return await store.add(NewJob(number=number, **{**plain, **fields}), limits or JobLimits())
+    new = NewJob(number=number, **{**plain, **fields})
+    return await store.add(new, Room(limits or JobLimits(), outermost(new.counted_by), position=position))
 
 
 async def add_settled(store: JobStore, move: Move = DONE, **fields: Any) -> KeptJob:

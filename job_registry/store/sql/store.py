@@ -9,7 +9,7 @@ from functools import partial
 
 from fanfold.sql.access import Access
 from fanfold.sql.database import Database
-from job_registry.config import JobLimits
+from job_registry.limits import Room
 from job_registry.states import Move
 from job_registry.store.sql import reads, writes
 from job_registry.store.sql.notices import heard_by
@@ -52,9 +52,9 @@ class SqlJobStore:
         """The next number."""
         return await self._access.write(writes.take_number)
 
-    async def add(self, new: NewJob, limits: JobLimits) -> KeptJob:
+    async def add(self, new: NewJob, room: Room) -> KeptJob:
         """Keep a new job."""
-        return await self._access.write(partial(writes.add, new=new, limits=None if self._alone else limits))
+        return await self._access.write(partial(writes.add, new=new, room=None if self._alone else room))
 
     async def attach(self, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
         """Have another stream hold a job."""

@@ -25,8 +25,8 @@ from sqlalchemy import (
 from fanfold.model.principal import outermost
 from fanfold.sql.instants import instant, micros
 from fanfold.sql.writer import Transaction
-from job_registry.config import JobLimits
-from job_registry.refusals import require_room, stale_epoch, superseded
+from job_registry.limits import Room
+from job_registry.refusals import stale_epoch, superseded
 from job_registry.states import Move
 from job_registry.store.sql.notices import tell_changes, tell_output
 from job_registry.store.sql.rows import kept_job, new_row, standing_columns, with_source
@@ -71,25 +71,28 @@ def take_number(transaction: Transaction) -> int:
     return _next(transaction, "number")
 
 
-def add(transaction: Transaction, new: NewJob, limits: JobLimits | None) -> KeptJob:
-    """Keep a job, as far as `limits` allow, or find the one that its request has already."""
+def add(transaction: Transaction, new: NewJob, room: Room | None) -> KeptJob:
+    """Keep a job, as far as there is room, or find the one that its request has already."""
     connection = transaction.connection
     its = and_(jobs.c.owner == new.owner, jobs.c.request_id == new.request_id)
     known = connection.execute(select(jobs).where(its)).one_or_none()
     if known is not None:
         return kept_job(known)
-    if limits is not None:
-        _require_room(transaction, outermost(new.owner or new.producer), limits)
+    if room is not None:
+        _require(transaction, room)
     connection.execute(insert(jobs), new_row(new, transaction.now, _next(transaction, "change")))
     tell_changes(transaction)
     return _kept(transaction, new.number)
 
 
-def _require_room(transaction: Transaction, root: str, limits: JobLimits) -> None:
+def _require(transaction: Transaction, room: Room) -> None:
+    """Raise TooManyJobs unless there is room. All live jobs are counted only where those that are newer may matter."""
+    connection, newer = transaction.connection, jobs.c.change > room.position
+    if room.is_certain(connection.scalar(select(func.count()).where(newer, is_unsettled)) or 0):
+        return
     counted_by = case((jobs.c.owner == "", jobs.c.producer), else_=jobs.c.owner)
-    its = func.count().filter(is_within(root, counted_by))
-    live, of_root = transaction.connection.execute(select(func.count(), its).where(is_unsettled)).one()
-    require_room(live, of_root, root, limits)
+    of_root = func.count().filter(is_within(room.root, counted_by))
+    room.require(*connection.execute(select(func.count(), of_root).where(is_unsettled)).one())
 
 
 def attach(transaction: Transaction, number: int, epoch: int, holder: str, hold: int) -> KeptJob:
