@@ -25,10 +25,14 @@ _CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a database is for: its `name` in messages and logs, and the error that tells that it failed."""
+    """What a database is for: its `name` in messages and logs, and the error that tells that it failed.
+
+    A `table` that every release has tells it from others.
+    """
 
     name: str
     failed: type[Unavailable]
+    table: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,16 @@ def migrate(database: Database, steps: ModuleType, schema: str) -> None:
     `schema` is the latest of the migrations in the package `steps`; a release knows none that is newer.
 
     Raises:
-        FailedPrecondition: a newer release has made the tables; nothing is changed.
+        FailedPrecondition: a newer release has made the tables, or they are for something else; nothing is changed.
         sqlalchemy.exc.DBAPIError: the database cannot be read or written.
     """
     with database.writer.begin() as connection:
         exclude(connection)
-        if _schema_of(connection) == schema:
+        if _schema_of(connection, database) == schema:
             return
     with database.changer.begin() as connection:
         exclude(connection)
-        found = _schema_of(connection)  # perhaps another process was quicker
+        found = _schema_of(connection, database)  # perhaps another process was quicker
         if found != schema:
             _upgrade(connection, database, steps, found, schema)
     database.changer.dispose()
@@ -50,9 +50,12 @@ def run_migrations(metadata: MetaData) -> None:
     context.run_migrations()
 
 
-def _schema_of(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(_VERSION_TABLE):
+def _schema_of(connection: Connection, database: Database) -> str | None:
+    tables, contents = inspect(connection), database.contents
+    if not tables.has_table(_VERSION_TABLE):
         return None
+    if not tables.has_table(contents.table):
+        raise FailedPrecondition(f"the {contents.name} {database.where} is none: it has something else in it")
     return connection.scalar(select(column("version_num")).select_from(table(_VERSION_TABLE)))
 
 

@@ -11,6 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from coordinator.config import JournalSettings
+from coordinator.journal.opening import open_journal
 from fanfold.errors import FailedPrecondition
 from fanfold.sql.migration import migrate
 from fanfold.sql.sqlite import sqlite_database
@@ -40,6 +42,16 @@ async def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: 
     with pytest.raises(FailedPrecondition, match="newer release"):
         async with sqlite_store(tmp_path):
             pass
+
+
+async def test_what_is_no_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    async with open_journal(JournalSettings(path=str(tmp_path / "jobs.db"))):
+        pass
+    before = (tmp_path / "jobs.db").read_bytes()
+    with pytest.raises(FailedPrecondition, match=r"the job store .* is none: it has something else in it"):
+        async with sqlite_store(tmp_path):
+            pass
+    assert (tmp_path / "jobs.db").read_bytes() == before
 
 
 async def test_a_second_registry_is_refused_while_the_first_one_holds_the_file(tmp_path: Path) -> None:
