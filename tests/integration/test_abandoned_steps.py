@@ -74,7 +74,7 @@ async def test_a_run_that_nobody_goes_on_with_is_stopped_when_a_lease_has_passed
     await former.give_up()
     assert former.coordinator.node.standing.in_flight == 0
     await until(lambda: not machine.is_alive(0), "it is stopped, though its coordinator is still linked")
-    assert LEASE <= loop.time() - began <= CERTAINTY + 2
+    assert loop.time() - began >= LEASE
 
 
 async def test_a_run_that_is_given_up_while_its_link_is_down_is_stopped_when_a_lease_has_passed(

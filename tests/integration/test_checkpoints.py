@@ -60,7 +60,7 @@ def checkpoint_with(*outputs: str) -> WorkflowCheckpoint:
 
 async def test_what_was_begun_in_one_mesh_is_finished_in_another(tmp_path: Path) -> None:
     async with mesh_in(tmp_path / "one") as one:
-        run = one.mesh.parallel_resumable(noted(30), "release-audit")
+        run = one.mesh.parallel_resumable(noted(30, held_from=8), "release-audit")
         task = await begun(run)
         task.cancel()
         await asyncio.wait([task])
@@ -73,7 +73,8 @@ async def test_what_was_begun_in_one_mesh_is_finished_in_another(tmp_path: Path)
     assert carried == exported
     async with mesh_in(tmp_path / "two") as two:
         assert await two.mesh.put_checkpoint(carried) == len(exported.records)
-        again = two.mesh.parallel_resumable(noted(30), "release-audit")
+        (two.workspace / "go").touch()
+        again = two.mesh.parallel_resumable(noted(30, held_from=8), "release-audit")
         result = await again
         assert again.recalled == ended(run)
         assert ran(tmp_path / "two") == Counter({f"s{n}" for n in range(30)} - ended(run))
@@ -84,7 +85,7 @@ async def test_what_was_begun_in_one_mesh_is_finished_in_another(tmp_path: Path)
 
 async def test_only_whole_checkpoints_of_workflows_that_do_not_run_are_kept(tmp_path: Path) -> None:
     async with mesh_in(tmp_path / "one") as one:
-        run = one.mesh.parallel_resumable(noted(30), "release-audit")
+        run = one.mesh.parallel_resumable(noted(30, held_from=8), "release-audit")
         task = await begun(run)
         with pytest.raises(Aborted) as held:
             await one.mesh.put_checkpoint(WorkflowCheckpoint(workflow_id="release-audit"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -83,10 +82,8 @@ async def test_what_is_not_gone_in_time_is_named_and_can_be_waited_for_again(run
     mesh = running.mesh
     run = mesh.parallel_resumable([stubborn("4733.25")], "slow")
     task = await begun(running, run, "4733.25")
-    before = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=rf"not gone within 0\.2 s: 1 step of {run.run_id}"):
         await mesh.dispose(run.run_id, timeout=0.2)
-    assert time.monotonic() - before < 5, "it did not wait longer"
     assert (await mesh.dispose(run.run_id)).state is RunState.CANCELLED
     assert not sleeping("4733.25")
     with pytest.raises(Cancelled):

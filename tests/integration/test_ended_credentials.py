@@ -70,8 +70,9 @@ async def drained(stream: Any) -> None:
         pass
 
 
-async def _first_killed(mesh: Mesh) -> str:
+async def _first_killed(mesh: Mesh, watched: asyncio.Event) -> str:
     async for changes in mesh.jobs.watch(states=["killed"]):
+        watched.set()
         for job in changes.jobs:
             return job.id
     raise AssertionError("there is no end to watching")
@@ -163,8 +164,9 @@ async def test_a_token_that_is_renewed_in_its_file_ends_nothing_for_programs(
             events: list[object] = []
             run = asyncio.ensure_future(_awaited(mesh.parallel_resumable([quick], "audit", on_event=events.append)))
             started = await mesh.start([SLOW])
-            settled = asyncio.ensure_future(_first_killed(mesh))
-            await until(lambda: bool(events), "the step has begun")
+            watched = asyncio.Event()
+            settled = asyncio.ensure_future(_first_killed(mesh, watched))
+            await until(lambda: bool(events) and watched.is_set(), "the step has begun, and the jobs are watched")
             file.write_text(lasting.read_text())
             ended = noted_ends(monkeypatch)
             hours_later(monkeypatch, 2)

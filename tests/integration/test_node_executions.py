@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,9 +95,7 @@ async def test_a_timeout_ends_a_step(tmp_path: Path, agent: str) -> None:
 async def test_the_agents_own_timeout_holds_where_the_step_has_none(tmp_path: Path) -> None:
     hasty = python_agent("waits", timeout=0.2)
     async with running_node(tmp_path, hasty) as node:
-        began_at = time.monotonic()
         outcome = await node.run("waits")
-        assert time.monotonic() - began_at < 3
         assert outcome.failure is not None
         assert outcome.failure.code is FailureCode.TIMED_OUT
         life = node.start("waits", policy=StepPolicy(timeout=60))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,13 +238,11 @@ async def test_a_flood_of_progress_and_prints_is_bounded(tmp_path: Path) -> None
 @pytest.mark.parametrize("agent", ["cleans_up", "cleans_up_async", "cleans_up_async-shared"])
 async def test_a_stopped_agent_gets_to_clean_up(tmp_path: Path, agent: str) -> None:
     witness = tmp_path / "witness"
-    async with running_node(tmp_path, stop_grace=5) as node:
+    async with running_node(tmp_path, stop_grace=60) as node:
         life = node.start(agent, str(witness))
         await life.first_progress()
-        cancelled_at = time.monotonic()
         node.cancel(life)
         outcome = await life.outcome()
-        assert time.monotonic() - cancelled_at < 3
     assert outcome.failure is not None
     assert outcome.failure.code is FailureCode.CANCELLED
     assert witness.read_text() == "cancelled: True"
