@@ -12,6 +12,7 @@ import pytest
 from fanfold.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound
 from fanfold.model.run import RunState
 from fanfold.sdk.parallel import ParallelRun
+from integration.node_harness import new_marker
 from support.coordinators import journal_in
 from support.mesh import RunningMesh, running_mesh, until
 from support.noted import step
@@ -50,7 +51,7 @@ async def begun(running: RunningMesh, run: ParallelRun, seconds: str) -> asyncio
 async def test_a_run_that_goes_on_is_cancelled_and_gone_when_the_call_returns(
     running: RunningMesh, workflow_id: str
 ) -> None:
-    mesh, seconds = running.mesh, f"47{len(workflow_id)}1.25"
+    mesh, seconds = running.mesh, new_marker()
     specs = [stubborn(seconds)]
     run = mesh.parallel_resumable(specs, workflow_id) if workflow_id else mesh.parallel(specs)
     task = await begun(running, run, seconds)
@@ -80,12 +81,13 @@ async def test_of_runs_without_a_workflow_the_last_ones_are_remembered_by_who_ma
 
 async def test_what_is_not_gone_in_time_is_named_and_can_be_waited_for_again(running: RunningMesh) -> None:
     mesh = running.mesh
-    run = mesh.parallel_resumable([stubborn("4733.25")], "slow")
-    task = await begun(running, run, "4733.25")
+    seconds = new_marker()
+    run = mesh.parallel_resumable([stubborn(seconds)], "slow")
+    task = await begun(running, run, seconds)
     with pytest.raises(DeadlineExceeded, match=rf"not gone within 0\.2 s: 1 step of {run.run_id}"):
         await mesh.dispose(run.run_id, timeout=0.2)
     assert (await mesh.dispose(run.run_id)).state is RunState.CANCELLED
-    assert not sleeping("4733.25")
+    assert not sleeping(seconds)
     with pytest.raises(Cancelled):
         await task
 

@@ -242,7 +242,7 @@ async def test_a_supervisor_that_hangs_is_killed_and_every_step_ends(
     send = linux.send
     monkeypatch.setattr(linux, "send", lambda pid, number: None if number == signal.SIGCONT else send(pid, number))
     marker = new_marker()
-    async with running_node(tmp_path, silence_limit=1.5) as node:
+    async with running_node(tmp_path, silence_limit=4.0) as node:
         await _start_trees(node, marker)
         family = node.processes
         os.kill(node.supervision.supervisor_pid, signal.SIGSTOP)  # and nothing wakes it: as good as hung

@@ -142,9 +142,9 @@ async def test_no_transaction_holds_others_up_for_long(access: Access, tmp_path:
         done.append(transaction)
 
     def take_turns() -> int:
-        """How many of ours are done when another process, which asks again and again, has had five turns to write."""
+        """How many of ours are done when another process, which asks again and again, has had three turns to write."""
         with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None, timeout=0.005)) as other:
-            for _ in range(5):
+            for _ in range(3):
                 while not other.in_transaction:
                     with suppress(sqlite3.OperationalError):
                         other.execute("BEGIN IMMEDIATE")
