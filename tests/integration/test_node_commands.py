@@ -199,10 +199,10 @@ async def test_the_limit_of_the_node_holds_for_agents_that_allow_themselves_more
 @pytest.mark.contract("C2", "F12")
 async def test_a_command_that_took_too_long_tells_what_it_had_to_complain_about(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        outcome = await node.run("shell", "echo waiting for the lock >&2; sleep 60", policy=StepPolicy(timeout=1))
+        outcome = await node.run("shell", "echo waiting for the lock >&2; sleep 60", policy=StepPolicy(timeout=3))
     assert outcome.failure is not None
     assert outcome.failure.code is FailureCode.TIMED_OUT
-    assert outcome.failure.message == "it took longer than 1 seconds; standard error: waiting for the lock"
+    assert outcome.failure.message == "it took longer than 3 seconds; standard error: waiting for the lock"
 
 
 async def test_a_flood_of_errors_is_read_and_forgotten(tmp_path: Path) -> None:
