@@ -54,6 +54,8 @@ environment, and over that the options `--listen` and `--metrics-listen`. The ke
 the variable `FANFOLD_COORDINATOR__LIMITS__STEPS`; lists and mappings are given as JSON, and a mapping of names may be
 given in parts, as `FANFOLD_NODE__LABELS__DISK=fast`. Durations are in seconds.
 
+Files and folders that are given without a leading slash are looked for from the folder in which the service is started.
+
 Unknown keys are refused, with the one that was probably meant. Variables that are called like these and mean nothing
 are told in the log, but for those that Kubernetes makes up for its services.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
@@ -32,6 +34,7 @@ class RunningCalls:
         self._working: dict[Call, asyncio.Task[object]] = {}
         self._unanswered: dict[Context, Call] = {}
         self._changed = asyncio.Event()
+        self._answered_at = -math.inf
 
     @contextmanager
     def admitted(self, call: Call) -> Iterator[None]:
@@ -56,6 +59,10 @@ class RunningCalls:
     async def wait(self, seconds: float) -> bool:
         """Whether all calls that are waited for are answered within `seconds`."""
         return await self._wait(lambda: any(map(self._is_awaited, self._unanswered.values())), seconds)
+
+    async def rest(self, seconds: float) -> None:
+        """Go on refusing calls for `seconds` after the last answer that was waited for: who had it may ask again."""
+        await asyncio.sleep(max(0.0, self._answered_at + seconds - time.monotonic()))
 
     async def cut_short(self, seconds: float) -> bool:
         """Cancel what works on all calls and wait for its cleaning up. Whether that took less than `seconds`."""
@@ -88,7 +95,8 @@ class RunningCalls:
         return True
 
     def _answered(self, context: Context) -> None:
-        del self._unanswered[context]
+        if self._is_awaited(self._unanswered.pop(context)):
+            self._answered_at = time.monotonic()
         self._changed.set()
 
     def _is_awaited(self, call: Call) -> bool:

@@ -34,6 +34,10 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 CLEAN_UP_SECONDS = 10.0
 """How long a cancelled call may take to clean up before the server stops regardless."""
 
+LINGER_SECONDS = 0.3
+"""How long a server that drains refuses calls after its last answer. gRPC ends those that come as it is taken down, and
+their callers would not know that they were not heard."""
+
 DEVELOPMENT_MODE = "development mode: every program on this machine is let in, as anonymous, and nobody else"
 """What the log says at start where callers cannot be known (C40)."""
 
@@ -165,6 +169,8 @@ class GrpcServer:
         await self.begin_drain()
         if not await self._running.wait(grace):
             log.warning("calls are cut short", methods=self._running.methods(), grace=grace)
+        elif grace:
+            await self._running.rest(LINGER_SECONDS)
         if not await self._running.cut_short(CLEAN_UP_SECONDS):
             log.error("calls do not end", methods=self._running.methods(), waited=CLEAN_UP_SECONDS)
         if self._watching is not None:

@@ -11,7 +11,7 @@ from fanfold.clients.run_call import RunCall
 from fanfold.errors import DRAINING, NO_CONNECTION, FanfoldError, NotFound, Unavailable, is_interruption
 from fanfold.model.run import EventDetail, RunEvent, RunStarted
 from fanfold.rpc.status import NOT_GRPC
-from fanfold.sdk.servers import Patience, Servers
+from fanfold.sdk.servers import UPDATE_SECONDS, Patience, Servers
 
 LASTING_SECONDS = 60.0
 """A call that told nothing for so long before it was lost was with a coordinator that had nothing to tell. Those that
@@ -28,7 +28,7 @@ class RunStream:
     """Tells every event once, whatever happens to coordinators meanwhile.
 
     `reconnect_timeout` is in seconds. With 0 nothing is tried again once the run has begun, as for attached runs, which
-    end with their call; before that other servers are tried all the same.
+    end with their call; before that other servers are tried all the same, in an update for UPDATE_SECONDS.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class RunStream:
         self._detail = detail
         self._timeout = reconnect_timeout
         self._patience = Patience(servers, reconnect_timeout)
+        self._update = Patience(servers, UPDATE_SECONDS)
         self._client = servers.current
         self._call: RunCall | None = None
         self._opened_at = 0.0
@@ -133,6 +134,10 @@ class RunStream:
                 return
             if nothing_was_sent and not self._is_update:
                 raise error
+            if (nothing_was_sent or error.reason == DRAINING) and not self._timeout:
+                self.trouble = f"a coordinator ({error.message})"
+                await self._update.leave(self._client, error)
+                return
             self._was_reached = True
         elif time.monotonic() - self._opened_at > LASTING_SECONDS and error.reason != NO_CONNECTION:
             self._patience.restored()

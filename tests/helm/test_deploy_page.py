@@ -115,6 +115,12 @@ def test_kubectl_asks_for_what_there_is(mesh: list[Manifest], helm: Helm) -> Non
     assert sorted(claims.split()) == sorted(
         each["metadata"]["name"] for each in of_kind(minimal, "PersistentVolumeClaim")
     )
+    backed_up = re.findall(r"exec deployment/(\S+) -- fanfold backup (\S+) /var/lib/fanfold/", "\n".join(asked))
+    assert {
+        name: (settings_of(minimal, name).get("journal") or settings_of(minimal, name)["store"])["path"]
+        for name, _ in backed_up
+    } == dict(backed_up)
+    assert len(backed_up) == 2
     (secret,) = re.findall(r"get secret (\S+)", "\n".join(asked))
     assert secret in [each["spec"]["secretName"] for each in of_kind(mesh, "Certificate")]
     made = dict(re.findall(r"create secret generic (\S+) --from-file=([^=]+)=", "\n".join(asked)))
@@ -153,6 +159,8 @@ def test_what_it_says_of_certificates_is_so(mesh: list[Manifest]) -> None:
     (coordinator,) = (each for each in of_kind(mesh, "Certificate") if each["metadata"]["name"].endswith("coordinator"))
     assert "fanfold.mesh" in coordinator["spec"]["dnsNames"]
     assert "`fanfold.mesh`" in PAGE
+    (shown,) = (words for words in words_of("fanfold") if "--ca" in words)
+    assert shown[shown.index("--server") + 1].removesuffix(":7400") in coordinator["spec"]["dnsNames"]
     assert f"`{coordinator['spec']['uris'][0]}`" in PAGE
 
 

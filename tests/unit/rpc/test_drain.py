@@ -49,6 +49,26 @@ async def test_draining_is_told_at_once_while_running_calls_go_on() -> None:
 
 
 @pytest.mark.contract("C43")
+async def test_who_asks_again_as_soon_as_the_last_call_is_answered_is_refused_and_not_broken_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "LINGER_SECONDS", 60.0)
+    async with serving_node() as up:
+        release = asyncio.Event()
+        up.node.on_describe = release.wait  # type: ignore[assignment]
+        running = asyncio.create_task(up.describe())
+        await up.node.entered.wait()
+        draining = asyncio.create_task(up.server.drain(grace=30))
+        await until(lambda: up.server.draining)
+        release.set()
+        await running
+        for _ in range(5):
+            assert (await error_of(up.describe())).reason == "DRAINING"
+        assert not draining.done()
+        draining.cancel()
+
+
+@pytest.mark.contract("C43")
 async def test_calls_that_outlive_the_grace_are_cleaned_up_and_told_unavailable() -> None:
     async with serving_node() as up:
         cleaned = asyncio.Event()

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from fanfold.clients.coordinator import Bookmark, CoordinatorClient
-from fanfold.errors import DRAINING, NO_CONNECTION, Unavailable
+from fanfold.errors import CALL_BROKEN, DRAINING, NO_CONNECTION, Unavailable
 from fanfold.model.run import EventDetail, RunEvent, RunStarted
 from fanfold.rpc.credentials import NO_CREDENTIALS
+from fanfold.sdk import streams
 from fanfold.sdk.servers import Servers
 from fanfold.sdk.streams import RunStream
 
 SERVERS = ("127.0.0.1:1", "127.0.0.1:2")
 AWAY = Unavailable("connection refused", reason=NO_CONNECTION)
 STOPPING = Unavailable("the server is stopping", reason=DRAINING)
+BROKEN = Unavailable("the call was ended without an answer", reason=CALL_BROKEN)
 STARTED = RunStarted(sequence=1, time=datetime.now(UTC), run_id="run-1", total_steps=1)
 
 
@@ -48,19 +50,35 @@ async def first_of(calls: Calls, reconnect_timeout: float) -> Sequence[RunEvent]
 
 
 @pytest.mark.contract("C43")
+@pytest.mark.parametrize("timeout", [60.0, 0.0])
 @pytest.mark.parametrize("errors", [[STOPPING, AWAY], [AWAY, STOPPING, AWAY, AWAY]])
-async def test_a_run_is_begun_as_soon_as_one_is_there_while_another_is_about_to_stop(errors: list[Unavailable]) -> None:
+async def test_a_run_is_begun_as_soon_as_one_is_there_while_another_is_about_to_stop(
+    errors: list[Unavailable], timeout: float
+) -> None:
     calls = Calls(*errors)
-    assert await first_of(calls, 60.0) == [STARTED]
+    assert await first_of(calls, timeout) == [STARTED]
     assert set(calls.begun) == set(SERVERS)
     assert len(calls.begun) == len(errors) + 1
 
 
-@pytest.mark.parametrize(("errors", "timeout"), [([AWAY, AWAY], 60.0), ([STOPPING, AWAY], 0.0)])
-async def test_a_run_that_cannot_be_begun_anywhere_or_must_not_be_waited_for_is_told(
-    errors: list[Unavailable], timeout: float
-) -> None:
-    calls = Calls(*errors, AWAY)
+@pytest.mark.parametrize("timeout", [60.0, 0.0])
+async def test_a_run_that_cannot_be_begun_anywhere_is_told(timeout: float) -> None:
+    calls = Calls(AWAY, AWAY, AWAY)
     with pytest.raises(Unavailable, match="connection refused"):
         await first_of(calls, timeout)
     assert calls.begun == list(SERVERS)
+
+
+async def test_an_attached_run_that_may_have_begun_is_not_begun_again_in_an_update() -> None:
+    calls = Calls(STOPPING, BROKEN)
+    with pytest.raises(Unavailable, match="without an answer"):
+        await first_of(calls, 0.0)
+    assert calls.begun == list(SERVERS)
+
+
+async def test_an_update_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "UPDATE_SECONDS", 0.5)
+    calls = Calls(STOPPING, *[AWAY] * 1000)
+    with pytest.raises(Unavailable, match="connection refused"):
+        await first_of(calls, 0.0)
+    assert len(calls.begun) > len(SERVERS)
