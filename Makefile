@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+PROCESS_WORKERS ?= 0
 PROTOS := protos/fanfold/v1
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -22,10 +23,12 @@ run: $(INSTALLED) ## Start an embedded mesh, survey this repository with it, sto
 
 test: $(INSTALLED_DEV) $(INSTALLED_NODE) $(INSTALLED_PROMETHEUS) ## Run all tests; those that start no processes WORKERS at a time (2)
 	@$(BIN)/python -m pytest -m 'not process' --numprocesses $(WORKERS) --dist loadfile; without=$$?; \
-	$(BIN)/python -m pytest -m process --reruns 1 --rerun-exclude-path tests/faults; with=$$?; \
+	$(BIN)/python -m pytest -m 'process and not alone' --numprocesses $(PROCESS_WORKERS) --dist loadfile --reruns 1 --rerun-exclude-path tests/faults; with=$$?; \
+	$(BIN)/python -m pytest -m alone; alone=$$?; \
 	test $$without = 0 || echo 'Failed: tests that start no processes, see above.'; \
 	test $$with = 0 || echo 'Failed: tests that start processes, see above.'; \
-	test $$without$$with = 00
+	test $$alone = 0 || echo 'Failed: tests that run alone, see above.'; \
+	test $$without$$with$$alone = 000
 
 test-clis: $(INSTALLED_CLIS) ## Run the real coding agents against a local server of models
 	$(BIN)/python -m pytest tests/clis --clis $(VENV)/clis

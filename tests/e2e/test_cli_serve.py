@@ -15,7 +15,7 @@ import pytest
 FANFOLD = (sys.executable, "-m", "fanfold.cli")
 REPOSITORY = Path(__file__).parent.parent.parent
 SERVICES = ("coordinator", "job-registry", "executor-node")
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 pytestmark = pytest.mark.process
 

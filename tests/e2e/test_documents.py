@@ -290,7 +290,7 @@ async def service(command: list[str], folder: Path) -> AsyncIterator[None]:
     with log.open("w") as stderr:
         process = await asyncio.create_subprocess_exec(program, *command[1:], cwd=folder, stderr=stderr)
     try:
-        await until(lambda: "listening" in log.read_text() or process.returncode is not None, "it serves")
+        await until(lambda: "listening" in log.read_text() or process.returncode is not None, "it serves", 60)
         assert process.returncode is None, log.read_text()
         yield
         process.terminate()

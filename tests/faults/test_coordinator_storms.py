@@ -16,7 +16,7 @@ from faults.storms import abreast, journaling_mesh, schedule
 from faults.subjects import Family, Subject
 from faults.wires import wired
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 10, 500
 

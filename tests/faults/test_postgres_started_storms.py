@@ -10,7 +10,7 @@ import pytest
 from faults.started_storms import complaints, live_through
 from support.postgres import running_server
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 1, 60
 STORM_LIMIT = 240

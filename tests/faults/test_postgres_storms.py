@@ -11,7 +11,7 @@ from faults.aftermath import leaving_nothing
 from faults.journaled_storms import live_through
 from faults.storms import postgres_mesh
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 2, 300
 

@@ -9,7 +9,7 @@ import pytest
 
 from faults.started_storms import complaints, live_through
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 2, 60
 STORM_LIMIT = 240

@@ -18,7 +18,7 @@ from faults.storms import Fault, StormyMesh, abreast, let_loose, schedule, storm
 from faults.subjects import Family
 from faults.wires import wired
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 10, 300
 RUN_SECONDS = 60
