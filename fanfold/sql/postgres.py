@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -120,6 +121,7 @@ def _engine(address: URL, schema: str, connections: int, patience: float) -> Eng
         hide_parameters=True,
     )
     connect_patiently(engine, patience)
+    logging.getLogger("sqlalchemy.pool.impl.QueuePool").addFilter(_is_news)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
@@ -130,3 +132,10 @@ def _engine(address: URL, schema: str, connections: int, patience: float) -> Eng
         connection.autocommit = False
 
     return engine
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is not just that a connection was lost, which whoever used it is told, and tells without a trace."""
+    from psycopg import OperationalError  # noqa: PLC0415 - an extra
+
+    return record.exc_info is None or not isinstance(record.exc_info[1], OperationalError)

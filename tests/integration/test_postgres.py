@@ -15,6 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from pydantic import ValidationError
 from sqlalchemy import MetaData, inspect
+from sqlalchemy.exc import OperationalError
 
 import coordinator.journal.migrations
 import coordinator.journal.sql.schema
@@ -459,6 +460,23 @@ async def test_connections_that_are_cut_are_made_anew(url: str) -> None:
         assert await journal.find("r") is not None
         await eventually(writes, "the journal is written")
         assert await all_entries(journal, "r") == events(1, 1)
+
+
+def test_a_connection_that_is_lost_is_an_error_for_whoever_used_it_and_no_trace_in_the_log(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = postgres_database(url, JOURNAL)
+    with database.reader.connect() as connection:
+        rows = connection.execution_options(stream_results=True).exec_driver_sql("SELECT generate_series(1, 100000)")
+        assert rows.fetchone() == (1,)
+        cut_all(url)
+        rows.close()
+        with pytest.raises(OperationalError):
+            connection.commit()
+    with database.reader.connect() as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    database.close()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 @pytest.mark.process
