@@ -22,7 +22,17 @@ from coordinator.runs.reader import LiveReader
 from coordinator.runs.results import MAX_RESULT_BYTES, Result
 from coordinator.tracing import UNTRACED, RunTrace
 from fanfold.backoff import full_jitter
-from fanfold.errors import CALL_BROKEN, DRAINING, GONE, Aborted, FanfoldError, NotFound, ResourceExhausted, Unavailable
+from fanfold.errors import (
+    CALL_BROKEN,
+    DRAINING,
+    GONE,
+    NO_CONNECTION,
+    Aborted,
+    FanfoldError,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
 from fanfold.model.job import JobSpec, JobState
 from fanfold.model.run import Run, RunKind, RunState, StepCounts
 from fanfold.ports import JobProducer, JobRegistry, Production
@@ -136,8 +146,8 @@ class RunJob:
                 failures += 1
                 is_update = error.reason in {DRAINING, CALL_BROKEN} and failures < MOST_REFUSALS
                 if self._kept.epoch == 1 and not is_update:
-                    self.refusal = error
-                    raise
+                    self.refusal = _of_registry(error)
+                    raise self.refusal from error
                 await asyncio.sleep(full_jitter(failures, first=0.2, most=LONGEST_PAUSE))
             except Aborted:  # it is another coordinator's by now
                 raise
@@ -295,3 +305,10 @@ def detail_of(run: Run, reason: str) -> str:
     """How a run ended, in words."""
     counts = progress_line(run.steps)
     return f"{counts}: {reason}" if reason else counts
+
+
+def _of_registry(error: Unavailable) -> Unavailable:
+    """The error as a caller is told it, who has reached a coordinator and would look for a fault there."""
+    if error.reason != NO_CONNECTION:
+        return error
+    return Unavailable(f"the coordinator's job registry {error.message}", reason="REGISTRY_UNREACHABLE")

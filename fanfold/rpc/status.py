@@ -47,6 +47,7 @@ _LOST_STATUS = "Internal error from Core"
 _NO_HTTP_2 = "Failed parsing HTTP/2"
 _NO_TLS = "WRONG_VERSION_NUMBER"
 _NOT_TRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED: (?P<cause>[^:]+)")
+_OTHER_NAME = "Hostname Verification Check failed"
 _CLOSED = "Socket closed"
 _CAUSE = re.compile(r".*: (?P<cause>[^:]+?)(?: \(\d+\))?\]?", re.DOTALL)
 """gRPC tells every layer that a failure passed, from the outermost to the innermost."""
@@ -157,6 +158,10 @@ def _from_grpc_itself(kind: type[FanfoldError], message: str, address: str) -> F
 def _why_not_connected(message: str) -> str:
     if untrusted := _NOT_TRUSTED.search(message):
         return f"its certificate is not trusted: {untrusted['cause']}"
+    if _OTHER_NAME in message:
+        return (
+            "its certificate has other names than that; FANFOLD_SERVER_NAME, or server_name, says which it is to have"
+        )
     found = _CAUSE.fullmatch(message)
     cause = found["cause"] if found else message
     return f"{cause}, as where TLS is wanted" if cause == _CLOSED else cause

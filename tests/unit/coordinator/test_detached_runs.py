@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fanfold.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from fanfold.errors import NO_CONNECTION, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from fanfold.model.job import JobState
 from fanfold.model.run import EventDetail, RunEvent, RunState
 from fanfold.schema import SchemaValidator
@@ -98,6 +98,16 @@ async def test_a_run_that_cannot_be_registered_starts_nothing_and_can_be_asked_f
     run = await one.runs.start(detached(), specs("a"))
     await ended(one, run.run_id)
     assert world.agents.calls == {"a": 1}
+
+
+async def test_whose_the_address_is_that_cannot_be_reached_is_told(world: World, jobs: JobsInMemory) -> None:
+    one = await world.coordinator("one", jobs=jobs.of())
+    jobs.refusal = Unavailable("127.0.0.1:1 cannot be reached: Connection refused", reason=NO_CONNECTION)
+    with pytest.raises(
+        Unavailable, match=r"^the coordinator's job registry 127\.0\.0\.1:1 cannot be reached"
+    ) as raised:
+        await one.runs.start(detached(), specs("a"))
+    assert raised.value.reason == "REGISTRY_UNREACHABLE", "a client would take it for the coordinator's own address"
 
 
 @pytest.mark.contract("C31", "C43")

@@ -226,6 +226,12 @@ async def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
             "NO_CONNECTION",
         ),
         (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7400: Hostname Verification Check "
+            "failed.",
+            "its certificate has other names than that; FANFOLD_SERVER_NAME, or server_name, says which it is to have",
+            "NO_CONNECTION",
+        ),
+        (
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7400: Socket closed",
             "Socket closed, as where TLS is wanted",
             "NO_CONNECTION",
