@@ -37,6 +37,8 @@ async def keep_announcing(
             error: FanfoldError = Unavailable("the coordinator closed the stream")
             try:
                 async for _ in _acknowledgements(channel, request):
+                    if failures:
+                        _log.info("announced", coordinator=str(coordinator))
                     failures = 0
             except grpc.aio.AioRpcError as raised:
                 error = from_rpc_error(raised, str(coordinator))

@@ -134,7 +134,9 @@ def _value_at(values: Any, location: Location) -> Any:
 
 
 def _meant(model: type[BaseModel], details: ErrorDetails) -> str:
-    """Of an unknown key, the words that say which one was probably meant."""
+    """The words that say how a list is given, in files and in variables, and of an unknown key which one was meant."""
+    if details["type"] == "list_type":
+        return ', as ["one", "two"]'
     if details["type"] != "extra_forbidden":
         return ""
     *parents, key = details["loc"]

@@ -279,6 +279,13 @@ def test_what_is_shown_can_be_given_back(service: str, tmp_path: Path, monkeypat
     assert after.model_copy(update={"name": ""}) == before.model_copy(update={"name": ""})
 
 
+def test_a_list_that_is_given_as_a_text_is_told_how_lists_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_NODE__ANNOUNCE_TO", "127.0.0.1:7400,127.0.0.1:7500")
+    done = fanfold("serve", "executor-node", "--check-config")
+    assert done.exit_code == 2
+    assert done.stderr == 'announce_to: must be a valid list, as ["one", "two"] (in FANFOLD_NODE__ANNOUNCE_TO)\n'
+
+
 def test_a_mapping_of_several_sources_names_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, {"labels": {"zone": "a", "disk": "slow"}})
     monkeypatch.setenv("FANFOLD_NODE__LABELS__DISK", "fast")
