@@ -88,6 +88,11 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
+def is_disconnection(error: Exception) -> bool:
+    """Whether the connection is of no use any more."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
 def words_of(error: Exception) -> str:
     """What to log of an error: what the driver says, without the statement and its values."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from fanfold.errors import FanfoldError
 from fanfold.sql.complaints import Complaints
-from fanfold.sql.database import Contents, Database, is_conflict, words_of
+from fanfold.sql.database import Contents, Database, is_conflict, is_disconnection, words_of
 from fanfold.sql.room import Room
 
 QUEUE_BYTES = 16 * 2**20
@@ -84,6 +84,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._write, name=f"{database.contents.name}-writer")
         self._connection: Connection | None = None
+        self._has_begun = False
 
     async def __aenter__(self) -> Self:
         self._thread.start()
@@ -149,18 +150,24 @@ class Writer:
         contents = self._database.contents
         attempt = 0
         while True:
+            is_kept, self._has_begun = self._connection is not None, False
             try:
                 return self._transact(operations)
             except Exception as error:
                 if is_conflict(error) and (attempt := attempt + 1) < ATTEMPTS:
                     continue
+                self._forget_connection()
+                if is_kept and not self._has_begun and is_disconnection(error):
+                    continue  # it had ended while nobody used it, and nothing was asked of it since
                 self._counts.errors += 1
                 self._complaints.failed(words_of(error), operations=len(operations))
-                if self._connection is not None:
-                    self._connection.invalidate()
-                    self._connection.close()
-                    self._connection = None
                 return [_Refusal(contents.failed())] * len(operations)
+
+    def _forget_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         results: list[Any] = []
@@ -169,6 +176,7 @@ class Writer:
             self._connection = self._database.writer.connect()
         with self._connection.begin():
             transaction = Transaction(self._connection, self._database.now(self._connection))
+            self._has_begun = True
             until = time.monotonic() + MOST_SECONDS
             for operation in operations:
                 results.append(_perform(operation, transaction, self._database.contents))

@@ -31,6 +31,7 @@ from fanfold.background import background
 from fanfold.errors import Aborted, FailedPrecondition
 from fanfold.sql.access import Access
 from fanfold.sql.database import Contents
+from fanfold.sql.metrics import DatabaseCounts
 from fanfold.sql.opening import open_database
 from fanfold.sql.postgres import postgres_database
 from fanfold.sql.settings import DatabaseSettings
@@ -408,10 +409,10 @@ async def test_registries_know_which_of_them_are_there(url: str) -> None:
 
 
 def cut_all(url: str) -> None:
-    """End all connections to a database but the one that does it."""
+    """End all connections to a database but the one that does it, and wait until they have ended."""
     execute(
         url,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = current_database()"
         " AND pid != pg_backend_pid()",
     )
 
@@ -477,6 +478,34 @@ def test_a_connection_that_is_lost_is_an_error_for_whoever_used_it_and_no_trace_
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
     database.close()
     assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_connection_that_ended_while_nobody_used_it_fails_nothing(url: str) -> None:
+    counts = DatabaseCounts()
+    async with open_journal(JournalSettings(url=url), counts) as journal:
+        assert journal is not None
+        await journal.accept(new_run("r"), HERE, LONG)
+        cut_all(url)
+        await journal.append(append("r", events(1, 1)))
+        assert await all_entries(journal, "r") == events(1, 1)
+    assert counts.errors == 0
+
+
+async def test_a_transaction_whose_connection_ends_is_an_error_and_not_repeated(url: str) -> None:
+    began = 0
+
+    def cut_off(transaction: Transaction) -> None:
+        nonlocal began
+        began += 1
+        cut_all(url)
+        transaction.connection.exec_driver_sql("SELECT 1")
+
+    async with Access(postgres_database(url, JOURNAL)) as access:
+        for _ in range(2):  # by a new connection, and by one that was used before
+            with pytest.raises(JournalFailed):
+                await access.write(cut_off)
+            await access.write(lambda _: None)
+    assert began == 2
 
 
 @pytest.mark.process
