@@ -376,14 +376,7 @@ async def moves(store: JobStore, number: int) -> bool:
 
 @pytest.mark.process
 async def test_a_registry_of_the_former_release_is_waited_for_before_the_tables_are_for_several(url: str) -> None:
-    async with postgres_store(url):
-        pass
-    for statement in (
-        "UPDATE fanfold_job_store.alembic_version SET version_num = '0001'",
-        "ALTER TABLE fanfold_job_store.jobs DROP COLUMN holder, DROP COLUMN hold",
-        "DROP TABLE fanfold_job_store.registries",
-    ):
-        execute(url, statement)
+    open_database(DatabaseSettings(url=url), STORE, job_registry.store.migrations, "0001").close()
     former = postgres_database(url, STORE)
     with former.writer.connect() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_lock(hashtext(current_setting('search_path')), 1)")
