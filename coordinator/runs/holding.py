@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -17,9 +16,7 @@ import structlog
 
 from coordinator.counts import Counts
 from coordinator.journal.journal import (
-    Append,
     Claim,
-    Entry,
     Fenced,
     Held,
     Holder,
@@ -31,29 +28,21 @@ from coordinator.journal.journal import (
     PayloadGone,
     Retention,
 )
-from coordinator.runs.detached import Jobs, RunJob
+from coordinator.runs.detached import Jobs
+from coordinator.runs.failing import Failing
 from coordinator.runs.journaled import JournaledRun
 from coordinator.runs.leases import Leases, Times
 from coordinator.runs.looking import Looking
 from coordinator.runs.name import take_name
+from coordinator.runs.others import Others
 from coordinator.runs.work import KINDS, CannotGoOn
 from fanfold.background import background
-from fanfold.errors import DRAINING, Aborted, FanfoldError, Unavailable
-from fanfold.model.run import Run, RunEnded, RunState
-from fanfold.wire.run import event_to_bytes
+from fanfold.errors import DRAINING, FanfoldError, Unavailable
 
 _log = structlog.get_logger(__name__)
 
-MAX_OTHERS = 1_000
-"""Runs that are remembered to be others'; one that is forgotten is claimed and let go once more."""
-
 LEFT_SECONDS = 30.0
 """How long a run that cannot be gone on with here now is left to others: what it needs may be there again then."""
-
-_CANNOT = "the coordinator cannot carry it out; its log says why"
-
-_SETTLED_WITHIN = 5.0
-"""Seconds that the job of a run that cannot be gone on with gets to be settled, before the run is left as it was."""
 
 Resume = Callable[[KeptRun], Awaitable[JournaledRun]]
 """Makes a run that was claimed ready to go on."""
@@ -63,7 +52,8 @@ class Holding:
     """Renews the leases of the runs that are held here, and claims those that nobody holds any more.
 
     `address` is where other coordinators reach this one, `jobs` where detached runs are registered; `counts` counts
-    what becomes of runs. An async context manager; leaving it lets every run go.
+    what becomes of runs, and `others` are those that are not to be claimed. An async context manager; leaving it lets
+    every run go.
     """
 
     def __init__(
@@ -81,14 +71,13 @@ class Holding:
         self._name = name
         self._life = uuid.uuid4().hex
         self._retention = retention
-        self._jobs = jobs
         self.counts = counts or Counts()
+        self._failing = Failing(journal, jobs, self.counts)
         self._runs: dict[str, JournaledRun] = {}
         self._leases = Leases(times)
         self._looking = Looking(journal, claim=times.claim, lease=times.lease)
         self._beginning: set[str] = set()
-        self._others: dict[str, float] = {}
-        """Until when runs are left to others, the longest known first."""
+        self.others = Others()
         self._free_at = -math.inf
         """Until when runs are left to those who held them when the journal was last away."""
         self._tasks = asyncio.TaskGroup()
@@ -191,15 +180,15 @@ class Holding:
             self.counts.journal.note_change("taken_over")
         except CannotGoOn as error:
             self.counts.journal.note_change("left")
-            self._leave_to_others(run_id, error.message)
+            self.others.leave(run_id, error.message)
             await self._let_go(kept.run.run_id, kept.epoch)
         except PayloadGone as error:  # nobody can go on with it; whoever asks for it again has it begun anew
-            await self._fail(kept, kept.run, kept.last_sequence, error.message)
+            await self._failing.fail(kept, kept.run, kept.last_sequence, error.message)
         except JournalFailed:
             await self._let_go(kept.run.run_id, kept.epoch)
         except Exception:
             _log.exception("run cannot be gone on with", run_id=run_id)
-            await self._fail(kept, kept.run, kept.last_sequence)
+            await self._failing.fail(kept, kept.run, kept.last_sequence)
         finally:
             self._beginning.discard(run_id)
             if run_id not in self._runs:
@@ -211,10 +200,10 @@ class Holding:
             await run.live()
             self._note_departure(run)
             if run.left_because:
-                self._leave_to_others(run_id, run.left_because, LEFT_SECONDS)
+                self.others.leave(run_id, run.left_because, LEFT_SECONDS)
         except Exception:
             _log.exception("run failed", run_id=run_id)
-            await self._fail(run.kept, run.view(), run.log.durable)
+            await self._failing.fail(run.kept, run.view(), run.log.durable)
         finally:
             if self._runs.get(run_id) is run:
                 del self._runs[run_id]
@@ -231,55 +220,9 @@ class Holding:
         else:
             self.counts.journal.note_change("lost" if self._leaving is None else "handed_over")
 
-    def _leave_to_others(self, run_id: str, why: str, seconds: float = math.inf) -> None:
-        _log.warning("run left to others", run_id=run_id, why=why)
-        self._others[run_id] = time.monotonic() + seconds
-        while len(self._others) > MAX_OTHERS:
-            del self._others[next(iter(self._others))]
-
     async def _let_go(self, run_id: str, epoch: int) -> None:
         with suppress(JournalFailed):
             await self.journal.let_go(run_id, epoch)
-
-    async def _fail(self, kept: KeptRun, run: Run, last_sequence: int, reason: str = _CANNOT) -> None:
-        """End a run that nobody can go on with, its job first; where that cannot be settled yet, it is tried again."""
-        now = datetime.now(UTC)
-        steps = replace(run.steps, running=0)
-        run = replace(run, state=RunState.FAILED, reason=reason, steps=steps, ended_at=now, waiting_on="")
-        try:
-            run = await self._with_job_failed(kept, run)
-        except (Unavailable, Aborted, TimeoutError):
-            _log.warning("the job of a run that failed cannot be settled yet", run_id=run.run_id)
-            await self._let_go(run.run_id, kept.epoch)
-            return
-        except FanfoldError as error:  # it was no job, and is not to be one
-            _log.warning("a run that failed is no job", run_id=run.run_id, why=error.message)
-        ended = RunEnded(sequence=last_sequence + 1, time=now, run=run, error=reason)
-        with suppress(JournalFailed, Fenced):
-            await self.journal.append(
-                Append(
-                    run_id=run.run_id,
-                    epoch=kept.epoch,
-                    entries=[Entry(ended.sequence, event_to_bytes(ended))],
-                    steps=run.steps,
-                    state=run.state,
-                    reason=reason,
-                )
-            )
-            self.counts.runs.note_ended(run)
-
-    async def _with_job_failed(self, kept: KeptRun, run: Run) -> Run:
-        """The run, once the job that it is has failed as it has."""
-        if run.attached or self._jobs is None:
-            return run
-        kept = replace(kept, run=replace(kept.run, job_id=run.job_id))
-        job = RunJob(kept, self._jobs, self.journal, label=run.workflow_id or run.kind, counts=lambda: run.steps)
-        try:
-            async with asyncio.timeout(_SETTLED_WITHIN):
-                await job.fail(run)
-            return replace(run, job_id=job.job_id)
-        finally:
-            await job.let_go()
 
     async def _renew_for_ever(self) -> None:
         pause = self.times.renewal
@@ -344,7 +287,7 @@ class Holding:
     async def _claim_for_ever(self, resume: Resume) -> None:
         while True:
             now = time.monotonic()
-            await self._looking.until_claim(until - now for until in (*self._others.values(), self._free_at))
+            await self._looking.until_claim(until - now for until in (*self.others.ends(), self._free_at))
             if self._leaving is not None:
                 return
             if time.monotonic() < self._free_at:
@@ -363,9 +306,8 @@ class Holding:
     async def _claim(self) -> tuple[float, Sequence[KeptRun]]:
         """The runs that nobody held, and since when they are certainly held here."""
         asked_at = time.monotonic()
-        others = {run_id for run_id, until in self._others.items() if asked_at < until}
         ours = {run_id for run_id in self._runs if not self.may_write(run_id)}  # to be renewed, or they are others'
-        wanted = Claim(kinds=KINDS, besides=frozenset(others | ours))
+        wanted = Claim(kinds=KINDS, besides=frozenset(self.others.at(asked_at) | ours))
         claimed = await self.journal.claim(self.holder, self.times.lease, wanted=wanted)
         self._beginning.update(kept.run.run_id for kept in claimed)
         if claimed and time.monotonic() - asked_at > self.times.renewal:  # it waited, perhaps for most of a lease

@@ -82,7 +82,7 @@ async def test_a_run_in_a_form_that_only_a_newer_release_knows_is_let_go_once_an
     run = replace(new_run("run-1").run, workflow_id="audit", owner="alice")
     await world.shared.accept(NewRun(run=run, request=newer), Holder(name="newer", address="newer"), 0.0)
     one = await world.coordinator("one")
-    await until(lambda: "run-1" in one.runs.holding._others, "it is left to others")
+    await until(lambda: "run-1" in one.runs.holding.others, "it is left to others")
     await asyncio.sleep(5 * TIMES.claim)
     kept = await world.shared.find("run-1")
     assert kept is not None

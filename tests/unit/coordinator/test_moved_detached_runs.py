@@ -135,7 +135,7 @@ async def test_a_coordinator_without_a_registry_leaves_detached_runs_to_others(
     run = await one.runs.start(detached(), specs("a", agent="wait"))
     without = await world.coordinator("without")
     await one.runs.holding.hand_over()
-    await until(lambda: bool(without.runs.holding._others), "it has let the run go")
+    await until(lambda: run.run_id in without.runs.holding.others, "it has let the run go")
     two = await world.coordinator("two", jobs=jobs.of())
     world.agents.gate.set()
     assert (await ended(two, run.run_id)).state is RunState.COMPLETED
