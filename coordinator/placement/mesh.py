@@ -153,7 +153,24 @@ class MeshExecutor:
                 attempt.handed_back(ending.usage)
                 self._forget_endings(key.name)
                 return None
-            return await self._judged(spec, execution, ending, reservation)
+            outcome = await self._judged(spec, execution, ending, reservation)
+        quota = QuotaWait(self._mesh.queue.patience.quota)
+        if outcome.success or not quota.is_due(outcome):
+            return outcome
+        await self._wait_for_quota(quota, key, attempt, outcome, execution.node)
+        return None
+
+    async def _wait_for_quota(
+        self, quota: QuotaWait, key: StepKey, attempt: Attempt, outcome: StepOutcome, node: KnownNode
+    ) -> None:
+        """Pause before the attempt is placed again, which it costs nothing.
+
+        What it has spent is charged by now: a holder that takes the run over meanwhile is not to find it on the node,
+        charge it again, and take it for the step's end (C13, F8).
+        """
+        attempt.handed_back(outcome.usage)
+        self._forget_endings(key.name)
+        await quota.pause(outcome, node, self._scope)
 
     def _trace_adopted(self, key: str, execution: Execution, number: int, spec: AgentStepSpec) -> None:
         traced = self._scope.trace.attempt(key, execution.execution_id, number, spec, execution.node.name)
@@ -186,10 +203,9 @@ class MeshExecutor:
                 if not isinstance(ending, Rejection):
                     outcome = await self._judged(spec, execution, ending, reservation)
             if not isinstance(ending, Rejection):
-                if outcome.success or not await quota.goes_on(outcome, node, self._scope):
+                if outcome.success or not quota.is_due(outcome):
                     return outcome
-                attempt.handed_back(outcome.usage)
-                self._forget_endings(key.name)
+                await self._wait_for_quota(quota, key, attempt, outcome, node)
                 continue
             attempt.handed_back(ending.usage)
             if ending.reason is RejectionReason.STALE_EPOCH:

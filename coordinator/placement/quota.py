@@ -23,23 +23,25 @@ class QuotaWait:
         self._until: float | None = None
         self._times = 0
 
-    async def goes_on(self, outcome: StepOutcome, node: KnownNode, scope: Scope) -> bool:
-        """Whether the step is to be placed again, after a pause, because of what it came to on this node.
-
-        Other steps of the agent are placed there when the node says that there is quota again. Agents that are programs
-        say QUOTA_EXHAUSTED without their node's knowing of it: those are tried again, at random moments (F9).
-        """
+    def is_due(self, outcome: StepOutcome) -> bool:
+        """Whether the step is to be placed again, after a `pause`, because of what it came to."""
         failure = outcome.failure
         if not self._patience or failure is None or failure.code is not FailureCode.QUOTA_EXHAUSTED:
             return False
         now = asyncio.get_running_loop().time()
         self._until = self._until or now + self._patience
-        if now >= self._until:
-            return False
+        return now < self._until
+
+    async def pause(self, outcome: StepOutcome, node: KnownNode, scope: Scope) -> None:
+        """Hold the agent's steps back on the node that said so, and wait.
+
+        Other steps of the agent are placed there when the node says that there is quota again. Agents that are programs
+        say QUOTA_EXHAUSTED without their node's knowing of it: those are tried again, at random moments (F9).
+        """
         self._times += 1
         node.standing.hold_back(
             HeldBack(agent=outcome.agent, waiting_on="the quota of its model's provider", quota=True)
         )
-        with scope.waiting.on(WaitsOn.QUOTA, f"a quota: {failure.message}"):
+        why = outcome.failure.message if outcome.failure is not None else ""
+        with scope.waiting.on(WaitsOn.QUOTA, f"a quota: {why}"):
             await asyncio.sleep(full_jitter(self._times, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS))
-        return True

@@ -23,6 +23,7 @@ from fanfold.model.run import Budget
 from fanfold.model.step import FailureCode, Usage
 from fanfold.schema import SchemaValidator
 from support.adoption import CERTAINTY, FIRST, LEASE, RUN, FakeNode, Setting, asked, begin, journaled
+from support.mesh import until
 
 pytestmark = pytest.mark.contract("C19")
 
@@ -177,6 +178,54 @@ async def test_what_ends_as_its_run_is_given_up_is_told_and_charged_by_the_next_
     assert scope.receipts is not None
     scope.receipts.settled("a")
     assert setting.node.link.acknowledged == [], "its node keeps the ending for the next holder"
+
+
+def patient(setting: Setting) -> Mesh:
+    """A mesh whose steps wait for a quota."""
+    return Mesh(setting.nodes, PlacementQueue(setting.nodes, Patience(quota=60.0)), setting.mesh.validator)
+
+
+@pytest.mark.contract("C13", "F8")
+async def test_while_a_step_waits_for_a_quota_its_node_keeps_nothing_that_is_charged_already(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.placement.quota.full_jitter", lambda *_, **__: 60.0)
+    budget = TokenBudget(100, steps=1)
+    scope = journaled(budget=budget)
+    step = begin(patient(setting).executor(scope), max_tokens=60)
+    await until(lambda: bool(setting.node.link.starts), "it is placed")
+    (start,) = setting.node.link.starts
+    setting.node.end(start.execution_id, Usage(output_tokens=25), FailureCode.QUOTA_EXHAUSTED)
+    await until(lambda: scope.waiting.summary() == "a quota: m", "it waits for a quota")
+    assert budget.spent == 25
+    assert setting.node.link.acknowledged == [start.execution_id], "the next holder would charge it again"
+    step.cancel()
+    await asyncio.wait({step})
+
+
+@pytest.mark.contract("C13", "C24", "F8")
+async def test_an_attempt_that_found_no_quota_as_its_run_moved_waits_for_one_at_the_next_holder(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.placement.quota.full_jitter", lambda *_, **__: 0.0)
+    budget = TokenBudget(100, steps=1)
+    scope = journaled(budget=budget)
+    found_none = ExecutionName(1, 1, 1, "a", work_of(asked("a"))).id_in(RUN)
+    adopting_all = asyncio.ensure_future(adopt_run(setting.nodes, scope, ["n"], 20.0))
+    await until(lambda: bool(setting.node.link.adoptions), "the node is asked")
+    setting.node.answer(ended=[found_none])
+    setting.node.end(found_none, Usage(output_tokens=25), FailureCode.QUOTA_EXHAUSTED)
+    await adopting_all
+    step = begin(patient(setting).executor(scope), max_tokens=60)
+    await until(lambda: bool(setting.known.standing.held_back), "others are held back, too")
+    assert (budget.spent, setting.node.link.acknowledged) == (25, [found_none])
+    setting.node.listener.status_changed(setting.known.standing.node.status)
+    await until(lambda: bool(setting.node.link.starts), "it is placed again")
+    (start,) = setting.node.link.starts
+    setting.node.end(start.execution_id, Usage(output_tokens=10))
+    outcome = await asyncio.wait_for(step, 20)
+    assert (outcome.success, outcome.usage.tokens, outcome.attempts) == (True, 35, 1)
+    assert (budget.spent, budget.reserved) == (35, 0)
 
 
 @pytest.mark.contract("C43")
