@@ -89,7 +89,7 @@ class Exposition:
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             writer.transport.abort()  # whoever it was did not want an answer, and closing would wait for it to be read
-        except asyncio.CancelledError:
+        except BaseException:
             writer.transport.abort()
             raise
         else:

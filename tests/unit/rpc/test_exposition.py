@@ -98,6 +98,22 @@ async def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.Monke
             await write_on(writer)
 
 
+async def test_who_asks_for_metrics_that_cannot_be_told_is_not_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanfold.rpc.exposition._REQUEST_SECONDS", 600.0)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it tells of the fault, which is ours
+
+    def faulty() -> bool:
+        raise RuntimeError("a fault")
+
+    async with Exposition(CollectorRegistry(), is_ready=faulty) as exposition:
+        reader, writer = await asyncio.open_connection("127.0.0.1", exposition.address.port)
+        writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(20.0):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+
 async def test_of_very_many_connections_the_oldest_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanfold.rpc.exposition._REQUEST_SECONDS", 600.0)  # so that silence is no reason
     async with Exposition(CollectorRegistry(), is_ready=lambda: True) as exposition:
