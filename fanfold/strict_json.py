@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 
@@ -15,10 +16,17 @@ def parse_json(text: str) -> Any:
     """The value of JSON text.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is no JSON, or has a number that would become an infinity.
         RecursionError: it nests deeper than Python reads.
     """
-    return json.loads(text, parse_constant=refuse_constant)
+    return json.loads(text, parse_constant=refuse_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number in it is too large")
+    return number
 
 
 def compact_json(value: object) -> str:

@@ -254,7 +254,10 @@ class Supervisor:
 def _by_signal(number: int) -> str:
     if number == signal.SIGKILL:
         return " by SIGKILL, as the kernel does when memory is short"
-    return f" by {signal.Signals(number).name}" if number in _ALL_SIGNALS else f" by signal {number}"
+    try:
+        return f" by {signal.Signals(number).name}"
+    except ValueError:  # most of those for real time have no names
+        return f" by signal {number}"
 
 
 def _wake_by_signals() -> int:

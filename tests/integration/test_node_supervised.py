@@ -109,14 +109,17 @@ async def test_no_agent_finds_a_secret_of_the_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("F17")
-async def test_when_the_runtime_is_killed_everything_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "named"), [(signal.SIGKILL, "SIGKILL, "), (signal.SIGRTMIN + 3, f"signal {signal.SIGRTMIN + 3};")]
+)
+async def test_when_the_runtime_is_killed_everything_is_gone(tmp_path: Path, number: int, named: str) -> None:
     marker = new_marker()
     async with running(tmp_path, *daemons(marker), "waits-shared", "-") as program:
         await all_daemons_run(marker)
-        os.kill(program.runtime, signal.SIGKILL)
+        os.kill(program.runtime, number)
         assert await program.exit_code() == 1
         assert not find_processes(marker)
-        assert (await program.last_words()).startswith("Error: the node's runtime was killed by SIGKILL, ")
+        assert (await program.last_words()).startswith(f"Error: the node's runtime was killed by {named}")
 
 
 @pytest.mark.contract("F17")

@@ -15,6 +15,12 @@ def test_numbers_that_json_has_not_are_refused(text: str) -> None:
         parse_json(text)
 
 
+@pytest.mark.parametrize("text", ["1e400", '{"a": [-1.5e999]}', f"{'9' * 400}.0"])
+def test_numbers_that_nobody_could_write_again_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        parse_json(text)
+
+
 def test_a_value_comes_back_from_its_text_which_has_no_blanks() -> None:
     value = {"a": [1, 2.5, None, True], "b": {"c": "é"}}
     text = compact_json(value)

@@ -132,7 +132,9 @@ async def test_whoever_asks_for_a_run_that_has_just_been_refused_gets_no_run_wit
 
     async def late(run_id: str) -> object:
         await ended(one, run_id)
-        await until(lambda: one.runs.holding.get(run_id) is None, "nothing of it is left, so that only the journal tells")
+        await until(
+            lambda: one.runs.holding.get(run_id) is None, "nothing of it is left, so that only the journal tells"
+        )
         return await locate(run_id)
 
     one.runs.locate = late  # type: ignore[method-assign,assignment]
