@@ -148,7 +148,8 @@ class Jobs:
                     hold = live.kept.hold
                     kept = await self.store.attach(live.number, epoch, self._presence.name, hold)
                     self._known.see(kept)
-                    if not kept.state.is_settled and (kept.holder, kept.hold) != (self._presence.name, hold + 1):
+                    has_it = (kept.holder, kept.hold, kept.epoch) == (self._presence.name, hold + 1, epoch)
+                    if not kept.state.is_settled and not has_it:
                         raise overtaken()
                     output = await self.store.output(live.number) if live.held is None else ()
                 except Unavailable as error:  # which stream holds it now, nobody knows

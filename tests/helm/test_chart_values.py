@@ -87,6 +87,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"executorNodes.pools.a.scratch": "40Gi"},
         "pools.a.resources.limits.ephemeral-storage: must have room for scratch",
     ),
+    ({"executorNodes.pools.a.scratch": 40 * 2**30}, "pools.a.resources.limits.ephemeral-storage: must have room for"),
     ({"executorNodes.pools.a.autoscaling": {"kind": "keda", "minReplicas": 20}}, "minReplicas: must not be more than"),
     ({"executorNodes.pools.a.autoscaling": {"kind": "hpa", "stepsPerNode": 16}}, "stepsPerNode: hpa adds no node"),
     (
@@ -117,6 +118,8 @@ RIGHT: list[dict[str, Any]] = [
     {"auth.jwt": [{"issuer": "x", "audience": "y", "jwks": "/etc/keys.json"}]},
     {"networkPolicy.callers": None, "topologySpread": None, "image.tag": None, "coordinator.resources.limits": None},
     {"postgres.url": None, "executorNodes.defaults.workspace.git.url": None, "user": None, "traces.secret": None},
+    {"executorNodes.pools.a.resources.limits.ephemeral-storage": 24 * 2**30},
+    {"executorNodes.pools.a.scratch": 2 * 2**30, "executorNodes.pools.a.resources.limits.ephemeral-storage": "12Gi"},
     {"tls.mode": "secrets", "tls.secrets": OWN, "auth.kubernetes.enabled": False, "auth.tokens.secret": "tokens"},
 ]
 
@@ -157,9 +160,10 @@ AGREEING: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"nodes": {"lease": 4}}, {}, {}),
     ({}, {}, {"producers": {"grace": 40.6}}),
     ({}, {}, {"producers": {"grace": 40.5}}),
+    ({"journal": {"outage": 0}}, {}, {"producers": {"grace": 10.6}}),
     ({"journal": {"outage": 60}}, {}, {}),
 ]
-"""Settings of coordinators, nodes and registry, right each, of which each second one contradicts another service's."""
+"""Settings of coordinators, nodes and registry, right each, of which about half contradict another service's."""
 
 
 @pytest.mark.contract("F2")

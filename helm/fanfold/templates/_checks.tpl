@@ -73,14 +73,14 @@ address, and which of `networkPolicy` is about it. Files are no addresses, and o
 {{/* Jobs must outlive the time in which another coordinator takes their runs over. Given the root. */}}
 {{- define "fanfold.checks.registry" -}}
 {{- $journal := (.Values.coordinator.config).journal | default dict }}
-{{- $away := addf ($journal.lease | default 10) ($journal.outage | default 30) ($journal.claim | default 0.5) | float64 }}
+{{- $away := addf (dig "lease" 10 $journal) (dig "outage" 30 $journal) (dig "claim" 0.5 $journal) | float64 }}
 {{- if le (dig "producers" "grace" 60 (.Values.jobRegistry.config | default dict) | float64) $away }}
 {{- fail (printf "jobRegistry.config.producers.grace: must be more than coordinator.config.journal has as lease, outage and claim together, %v s" $away) }}
 {{- end }}
 {{- end }}
 
-{{/* What a quantity is as a number. */}}
+{{/* What a quantity is as a number. Large whole ones come as 1e+10. */}}
 {{- define "fanfold.bytes" -}}
 {{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
-{{- mulf (regexFind "^[0-9.]+" (toString .)) (get $units (regexFind "[A-Za-z]*$" (toString .))) }}
+{{- mulf (regexFind "^[0-9.]+(e\\+[0-9]+)?" (toString .)) (get $units (regexFind "[A-Za-z]*$" (toString .))) }}
 {{- end }}

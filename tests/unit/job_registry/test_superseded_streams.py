@@ -12,7 +12,7 @@ from fanfold.model.job import JobSpec, JobState
 from fanfold.model.principal import Principal, Role
 from job_registry.producing import Openings
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import KeptJob
+from job_registry.store.store import KeptJob, StoreFailed
 from job_registry.words import Admitted, Committed, Open, Reattach, Settled, Started
 from support.job_words import Producing, jobs_in
 from support.mesh import until
@@ -187,6 +187,34 @@ async def test_a_stream_that_comes_late_to_the_store_takes_no_job_from_the_regis
         assert isinstance(await first.failure(), Aborted)
         await again.reattach(job.id)
         assert (await kept(jobs, job.id)).hold == elsewhere.hold + 1
+
+
+@pytest.mark.contract("C32", "F5")
+async def test_a_hold_that_was_taken_unknown_to_the_registry_is_not_given_to_a_newer_epoch_as_its_own() -> None:
+    class Silent(MemoryJobStore):
+        async def attach(self, *args: Any) -> KeptJob:
+            kept = await super().attach(*args)
+            if not failed:
+                failed.append(kept)
+                raise StoreFailed()
+            return kept
+
+    failed: list[KeptJob] = []
+    async with jobs_in(Silent()) as jobs:
+        first, unknown, newer, again, old = (Producing(jobs) for _ in range(5))
+        job = await first.register()
+        unknown.say(Open(SPEC, "r", epoch=2))
+        assert isinstance(await unknown.failure(), StoreFailed)
+        newer.say(Open(SPEC, "r", epoch=3))
+        error = await newer.failure()
+        assert isinstance(error, Unavailable)
+        assert error.reason == "OVERTAKEN"
+        assert (await again.reattach(job.id, 3)).epoch == 3
+        old.say(Reattach(job.id, 2))
+        error = await old.failure()
+        assert isinstance(error, Aborted)
+        assert error.reason == "STALE_EPOCH"
+        assert (await again.settle()).state is JobState.COMPLETED
 
 
 @pytest.mark.contract("C32", "F5")
