@@ -160,7 +160,8 @@ class CoordinatorConfig(Section):
     listen: str = "127.0.0.1:7400"
     """Where it serves gRPC; port 0 takes a free one."""
     advertise: str = ""
-    """Where other coordinators reach it, as host:port; by default where it listens."""
+    """Where other coordinators reach it, as host:port; by default where it listens. On a journal that is shared it is
+    nobody else's: by its address a coordinator that is started again is told from another one of its name."""
     metrics_listen: str = "127.0.0.1:7480"
     """Where it serves /metrics, /healthz and /readyz; port 0 takes a free one."""
     nodes: NodeSources = NodeSources()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from coordinator.config import CoordinatorConfig, JournalSettings
 from coordinator.executor import named_factory
-from fanfold.errors import FieldViolation
-from fanfold.rpc.addresses import parse_address
+from fanfold.errors import FieldViolation, InvalidArgument
+from fanfold.rpc.addresses import is_every_one, parse_address
 from fanfold.rpc.preflight import said_by, troubles_of_addresses, troubles_of_calling, troubles_of_serving, unreadable
 from fanfold.sql.preflight import troubles_of_database
 
@@ -31,10 +31,21 @@ def contradictions(config: CoordinatorConfig) -> Iterator[FieldViolation]:
             )
     elif journal.objects:
         yield FieldViolation("journal.objects", "needs journal.path or journal.url")
+    if journal.url and not config.advertise and _is_every_address(config.listen):
+        yield FieldViolation(
+            "advertise", f"is needed: others on the same journal cannot reach this coordinator at {config.listen}"
+        )
     if config.registry and not journal.is_set:
         yield FieldViolation("registry", "detached runs need a journal as well: journal.path or journal.url")
     if config.placement.retry_first > config.placement.retry_most:
         yield FieldViolation("placement.retry_first", "must not be longer than placement.retry_most")
+
+
+def _is_every_address(listen: str) -> bool:
+    try:
+        return is_every_one(parse_address(listen, any_port=True).host)
+    except InvalidArgument:  # which is told for itself
+        return False
 
 
 def _contradictions_of_journal(journal: JournalSettings) -> Iterator[FieldViolation]:

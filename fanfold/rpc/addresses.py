@@ -58,6 +58,11 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (_is_ip(host) and ipaddress.ip_address(host).is_loopback)
 
 
+def is_every_one(host: str) -> bool:
+    """Whether who listens at `host` listens at every address of its machine, so that others cannot reach it by that."""
+    return _is_ip(host) and ipaddress.ip_address(host).is_unspecified
+
+
 def bindable(host: str, *, anywhere: bool) -> str:
     """What to bind for `host`.
 

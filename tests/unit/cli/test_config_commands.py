@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from coordinator.config import CoordinatorConfig
+from coordinator.preflight import contradictions
 from executor_node.config import ExecutorNodeConfig
 from fanfold.cli.main import app
 from fanfold.cli.service_settings import service_settings
@@ -118,6 +119,24 @@ def test_settings_of_a_coordinator_that_contradict_one_another_are_told(
     (told,) = wrongs("coordinator", written(tmp_path, settings)).items()
     assert told[0] == field
     assert told[1].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_wrong"),
+    [
+        ({"listen": "0.0.0.0:7400"}, True),
+        ({"listen": "[::]:7400"}, True),
+        ({"listen": "0.0.0.0:7400", "advertise": "10.0.0.1:7400"}, False),
+        ({"listen": "10.0.0.1:7400"}, False),
+        ({"listen": "one.example.org:7400"}, False),
+        ({"listen": "0.0.0.0:7400", "journal": {"path": "j.db"}}, False),
+    ],
+)
+def test_a_coordinator_that_listens_everywhere_is_to_say_where_others_on_its_journal_reach_it(
+    settings: dict[str, Any], is_wrong: bool
+) -> None:
+    config = CoordinatorConfig.model_validate({"journal": {"url": "postgresql://db.example.org/fanfold"}} | settings)
+    assert [found.field for found in contradictions(config)] == ["advertise"] * is_wrong
 
 
 def test_a_service_starts_with_contradictions_and_says_them_in_its_log(tmp_path: Path) -> None:
