@@ -136,12 +136,15 @@ class KnownJobs:
         live.ended.set()
         self._ended.append(live)
         self._capacity.give(live.kept.counted_by)
-        if live.held is not None:
+        if (held := live.held) is not None:
             self._output.leave(live)
+            is_elsewhere = not self._is_still_held(live, held.hold)
+            if is_elsewhere:
+                live.held = None  # the store has what came there
             if live.kept.standing.given_up:
-                live.held.producer.end(gone(live.kept.id, live.kept.standing.detail))
-            elif live.kept.hold != live.held.hold:
-                live.held.producer.end(superseded())
+                held.producer.end(gone(live.kept.id, live.kept.standing.detail))
+            elif is_elsewhere:
+                held.producer.end(superseded())
         live.moved.ring()
 
     def _find_ended(self, live: LiveJob, kept: KeptJob | None) -> None:
