@@ -15,9 +15,7 @@ from support.produced import kept
 
 
 @pytest.mark.contract("C37", "F16")
-async def test_output_is_followed_to_the_end_of_a_job_that_has_come_elsewhere_and_settled_before_anybody_looked() -> (
-    None
-):
+async def test_a_job_that_comes_elsewhere_and_settles_there_unseen_is_followed_to_its_end() -> None:
     store = MemoryJobStore()
     async with jobs_in(store) as one, jobs_in(store) as other:
         before = Producing(one)
