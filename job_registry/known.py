@@ -31,6 +31,7 @@ class KnownJobs:
         self._jobs: dict[int, LiveJob] = {}
         self._ended: list[LiveJob] = []
         self._position = -1
+        self._counted = -1
 
     @property
     def all_live(self) -> Sequence[LiveJob]:
@@ -39,7 +40,7 @@ class KnownJobs:
 
     def room(self, principal: str) -> Room:
         """What there is for one more job of a principal, as far as is known here."""
-        return self._capacity.room(principal, self._position)
+        return self._capacity.room(principal, self._counted)
 
     def live(self, number: int) -> LiveJob | None:
         """A job that is not settled."""
@@ -58,12 +59,13 @@ class KnownJobs:
                 self.see(kept)
             else:
                 self._enter(kept)
+        self._counted = position  # not before: until now there may be live jobs that were not read
 
     def see_changes(self, changes: Changes) -> None:
         """Take in all changes that follow those seen before."""
         for kept in changes.jobs:
             self.see(kept)
-        self._position = changes.position
+        self._position = self._counted = changes.position
         for live in self._ended:
             if live.kept.change <= changes.position:
                 del self._jobs[live.number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -17,10 +17,12 @@ from fanfold.model.job import JobFilter, JobState
 from job_registry import changes as changes_module
 from job_registry.bell import Bell
 from job_registry.changes import RecentChanges
+from job_registry.limits import Room
 from job_registry.states import settled
 from job_registry.store.memory import MemoryJobStore
-from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, Retention, StoreFailed
+from job_registry.store.store import Changes, ChangesGone, JobQuery, KeptJob, NewJob, Retention, StoreFailed
 from support.job_stores import DONE, STOP, add, add_settled, keep_output, moved
+from support.job_words import Producing, jobs_in
 from support.mesh import until
 
 pytestmark = pytest.mark.contract("F23")
@@ -176,6 +178,33 @@ async def test_it_begins_anew_when_the_store_has_forgotten_what_it_did_not_read(
         await moved(it.store, job.number, DONE)
         await it.catch_up()
         assert [each.id for each in (await it.recent.after(JobQuery(), position)).jobs] == [job.id]
+
+
+@pytest.mark.contract("C39")
+async def test_jobs_that_could_not_be_read_anew_are_none_that_the_store_need_not_count() -> None:
+    class Failing(MemoryJobStore):
+        async def unsettled(self) -> Sequence[KeptJob]:
+            if elsewhere:
+                raise StoreFailed
+            return await super().unsettled()
+
+        async def add(self, new: NewJob, room: Room) -> KeptJob:
+            rooms.append(room)
+            return await super().add(new, room)
+
+    elsewhere: list[KeptJob] = []
+    rooms: list[Room] = []
+    store = Failing()
+    async with jobs_in(store) as jobs:
+        elsewhere.append(await add(store))
+        with pytest.raises(StoreFailed):
+            await jobs.recent.begin()
+        await Producing(jobs).register()
+        assert rooms[-1].position < elsewhere[0].change
+        elsewhere.clear()
+        await jobs.recent.begin()
+        await Producing(jobs).register("another")
+        assert (rooms[-1].live, rooms[-1].position) == (3, await store.position() - 1)
 
 
 @pytest.mark.contract("C39")
