@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Self
 
@@ -10,6 +11,9 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from fanfold.section import Section
+
+_SECRET = re.compile("password|secret|scram_", re.IGNORECASE)
+"""In the names of the driver's options whose values are none to be shown, as `sslpassword`, that of a key."""
 
 
 class DatabaseSettings(Section):
@@ -36,8 +40,7 @@ class DatabaseSettings(Section):
             raise ValueError("url must be like postgresql://user@host/database, with one host and port there") from None
         if url.drivername not in {"postgresql", "postgres"}:
             raise ValueError("url must begin with postgresql://")
-        secrets = [name for name in url.query if "password" in name.lower()]  # as that of a key: sslpassword
-        if url.password is not None or secrets:
+        if url.password is not None or any(map(_SECRET.search, url.query)):
             raise ValueError("url must not contain the password; name its file as password_file")
         return self
 

@@ -51,6 +51,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "coordinator.service.type: nobody from beyond the cluster is let in",
     ),
     ({"postgres.url": "postgresql://me@db/x?password=hunter2"}, "postgres.url: must have no password"),
+    ({"postgres.url": "postgresql://db/x?a=b&oauth_client_secret=hunter2"}, "postgres.url: must have no password"),
     ({"postgres.url": "postgresql://db:6432/x"}, "postgres.url: port 6432 is not one of networkPolicy.database.ports"),
     ({"postgres.url": "postgresql://a,b:6432/x"}, "postgres.url: port 6432 is not one of"),
     (
@@ -111,7 +112,7 @@ def test_a_wrong_value_is_refused_and_named(helm: Helm, values: dict[str, Any], 
 
 
 RIGHT: list[dict[str, Any]] = [
-    {"postgres.url": "postgresql://a:5432,b/x?target_session_attrs=read-write"},
+    {"postgres.url": "postgresql://a:5432,b/x?target_session_attrs=read-write&require_auth=scram-sha-256"},
     {"postgres.url": "postgresql://db:6432/x", "networkPolicy.database.ports": [6432]},
     {"postgres.url": "postgresql://db:6432/x", "networkPolicy.enabled": False},
     {"coordinator.service.type": "NodePort", "networkPolicy.callers": [{"cidr": "10.0.0.0/8"}]},

@@ -176,6 +176,8 @@ async def test_the_password_comes_from_its_file_and_is_in_no_message(postgres: S
         ({"url": "postgresql://me:secret@db/fanfold"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?password=secret"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?sslpassword=secret"}, "must not contain the password"),
+        ({"url": "postgresql://me@db/fanfold?oauth_client_secret=secret"}, "must not contain the password"),
+        ({"url": "postgresql://me@db/fanfold?scram_client_key=secret"}, "must not contain the password"),
         ({"url": "postgresql://me@db/fanfold?PASSWORD=secret"}, "must not contain the password"),
         ({"url": "postgresql://me@db:secret/fanfold"}, "url must be like postgresql://"),
         ({"url": "postgresql://me@db1:5432,db2:5432/fanfold"}, "with one host and port"),
