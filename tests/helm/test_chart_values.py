@@ -12,7 +12,7 @@ from coordinator.config import CoordinatorConfig
 from executor_node.config import ExecutorNodeConfig
 from fanfold.cli.agreement import disagreements_of_node, disagreements_of_registry
 from job_registry.config import JobRegistryConfig
-from support.charts import CHART, NAMESPACE, Helm, assignments, of_kind
+from support.charts import CHART, NAMESPACE, Helm, assignments, disagreements, of_kind
 
 OWN = {"coordinator": "a", "jobRegistry": "b", "executorNode": "c"}
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -53,6 +53,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"postgres.url": "postgresql://me@db/x?password=hunter2"}, "postgres.url: must have no password"),
     ({"postgres.url": "postgresql://db/x?a=b&oauth_client_secret=hunter2"}, "postgres.url: must have no password"),
     ({"postgres.url": "postgresql://db:6432/x"}, "postgres.url: port 6432 is not one of networkPolicy.database.ports"),
+    ({"postgres.url": "postgresql://a:5432,b:5432/x"}, "postgres.url: must have one port"),
     ({"postgres.url": "postgresql://a,b:6432/x"}, "postgres.url: port 6432 is not one of"),
     (
         {"postgres.url": "postgresql://db/x?sslrootcert=/etc/fanfold-database/ca.crt"},
@@ -112,7 +113,8 @@ def test_a_wrong_value_is_refused_and_named(helm: Helm, values: dict[str, Any], 
 
 
 RIGHT: list[dict[str, Any]] = [
-    {"postgres.url": "postgresql://a:5432,b/x?target_session_attrs=read-write&require_auth=scram-sha-256"},
+    {"postgres.url": "postgresql://a,b/x?target_session_attrs=read-write&require_auth=scram-sha-256"},
+    {"postgres.url": "postgresql://a,b:6432/x", "networkPolicy.database.ports": [6432]},
     {"postgres.url": "postgresql://db:6432/x", "networkPolicy.database.ports": [6432]},
     {"postgres.url": "postgresql://db:6432/x", "networkPolicy.enabled": False},
     {"coordinator.service.type": "NodePort", "networkPolicy.callers": [{"cidr": "10.0.0.0/8"}]},
@@ -127,7 +129,7 @@ RIGHT: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("values", RIGHT, ids=str)
 def test_values_that_go_with_one_another_are_taken(helm: Helm, values: dict[str, Any]) -> None:
-    assert helm.template("--set-json", *assignments(values))
+    assert disagreements(helm.template("--set-json", *assignments(values))) == []
 
 
 def test_the_test_of_the_release_is_one_that_can_pass(helm: Helm) -> None:

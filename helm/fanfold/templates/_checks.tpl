@@ -9,7 +9,7 @@
 
 {{/*
 An address must be at a port to which its network policy lets. Given {root, key, address, flow}: the value that has the
-address, and which of `networkPolicy` is about it. Files are no addresses, and of a database there may be several.
+address, and which of `networkPolicy` is about it. Files are no addresses, and several hosts of a database have one port.
 */}}
 {{- define "fanfold.checks.port" -}}
 {{- if regexMatch "://[^/?#]*:[^/?#]*@" (.address | default "") }}
@@ -19,12 +19,10 @@ address, and which of `networkPolicy` is about it. Files are no addresses, and o
 {{- $ports := splitList "," (join "," $flow.ports) }}
 {{- $scheme := regexFind "^[a-z]+://" (.address | default "") }}
 {{- $usual := get (dict "https://" "443" "http://" "80" "postgresql://" "5432" "postgres://" "5432") $scheme }}
-{{- $hosts := .address | default "" | trimPrefix $scheme | regexFind "^[^/?#]*" | splitList "@" | last }}
-{{- range splitList "," $hosts }}
-{{- $port := regexFind ":[0-9]+$" . | trimPrefix ":" | default $usual }}
-{{- if and $.root.Values.networkPolicy.enabled . $port (not (has $port $ports)) }}
-{{- fail (printf "%s: port %s is not one of networkPolicy.%s.ports" $.key $port $.flow) }}
-{{- end }}
+{{- $host := .address | default "" | trimPrefix $scheme | regexFind "^[^/?#]*" | splitList "@" | last }}
+{{- $port := regexFind ":[0-9]+$" $host | trimPrefix ":" | default $usual }}
+{{- if and .root.Values.networkPolicy.enabled $host $port (not (has $port $ports)) }}
+{{- fail (printf "%s: port %s is not one of networkPolicy.%s.ports" .key $port .flow) }}
 {{- end }}
 {{- end }}
 
