@@ -228,7 +228,7 @@ class Holding:
         pause = self.times.renewal
         while True:
             await self._looking.until_renewal(pause)
-            if self._has_dropped_name:
+            if self._has_dropped_name:  # it is the next life's
                 return
             asked_at = time.monotonic()
             try:

@@ -159,6 +159,7 @@ async def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         program.process.send_signal(signal.SIGTERM)
         assert await program.exit_code() == 1
         assert not find_processes(marker)
+        assert "was killed" not in await program.last_words(), "whoever sent it knows"
 
 
 @pytest.mark.contract("F2", "F5", "C19")

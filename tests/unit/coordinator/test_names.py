@@ -68,6 +68,15 @@ async def test_the_next_life_of_a_coordinator_that_has_stopped_has_its_name_at_o
         assert await world.shared.take_name(NEXT, 1.0) is None
 
 
+@pytest.mark.contract("C43")
+async def test_a_coordinator_that_has_stopped_does_not_take_its_name_again() -> None:
+    async with SchemaValidator() as validator, AsyncExitStack() as stack, asyncio.timeout(20):
+        runs = (await World(validator, stack).coordinator("c1", times=FOR_EVER)).runs
+        await runs.holding.hand_over()
+        await runs.holding.keep(runs.resume)  # has nothing to keep any more
+        assert await runs.journal.take_name(NEXT, 1.0) is None
+
+
 @pytest.mark.contract("C18", "C19", "F5")
 async def test_a_coordinator_whose_name_was_taken_while_it_was_cut_off_stops_and_leaves_its_runs() -> None:
     asked, steps = opening("q"), specs("slow", agent="wait")

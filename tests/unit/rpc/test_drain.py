@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import grpc
 import pytest
@@ -29,9 +28,8 @@ async def test_draining_is_told_at_once_while_running_calls_go_on() -> None:
         running = up.stub.DescribeNode(pb.DescribeNodeRequest())
         await up.node.entered.wait()
 
-        started = time.monotonic()
-        draining = asyncio.create_task(up.server.drain(grace=30))
-        async with asyncio.timeout(5):
+        draining = asyncio.create_task(up.server.drain(grace=600))
+        async with asyncio.timeout(20):
             assert (await watch.read()).status == NOT_SERVING
             assert (await health.Check(health_pb2.HealthCheckRequest())).status == NOT_SERVING
             assert up.server.draining
@@ -42,7 +40,6 @@ async def test_draining_is_told_at_once_while_running_calls_go_on() -> None:
             release.set()
             assert await running == up.node.described
             await draining  # the health watcher does not hold it up
-        assert time.monotonic() - started < 5
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await watch.read()
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
