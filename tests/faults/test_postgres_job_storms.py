@@ -11,7 +11,7 @@ from faults.aftermath import leaving_nothing
 from faults.job_registries import two_registries
 from faults.job_storms import live_through_all
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SEEDS, LONG_SEEDS = 2, 200
 ABREAST = 2
