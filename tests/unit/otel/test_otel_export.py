@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from structlog.testing import CapturingLogger
+from structlog.testing import CapturedCall, CapturingLogger
 
 from fanfold.otel import export, opening
 from fanfold.otel.opening import open_tracer
@@ -51,6 +51,10 @@ def was_asked(receiver: Receiver, times: int) -> bool:
     return len(receiver.headers) >= times
 
 
+def calls_of(log: CapturingLogger, method: str) -> list[CapturedCall]:
+    return [call for call in log.calls if call.method_name == method]
+
+
 async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,14 +70,18 @@ async def test_a_receiver_in_trouble_is_told_of_once_and_once_when_it_is_well_ag
             receiver.status = 200
             tracer.start("sent", None).end()
             await receiver.until_named("sent")
+            receiver.status = 404
+            tracer.start("lost again", None).end()
+            await until(lambda: len(calls_of(log, "warning")) == 2, "it is told again")
     assert [(call.method_name, *call.args) for call in log.calls if call.method_name != "debug"] == [
         ("info", "tracing"),
         ("warning", "traces cannot be sent, and are lost meanwhile"),
         ("info", "traces are sent again"),
+        ("warning", "traces cannot be sent, and are lost meanwhile"),
     ]
-    assert log.calls[-1].kwargs["lost_at_least"] == 2
-    (lost,) = [call for call in log.calls if call.method_name == "warning"]
-    assert "400" in lost.kwargs["why"]
+    assert calls_of(log, "info")[-1].kwargs["lost_at_least"] == 2
+    assert ["400" in call.kwargs["why"] for call in calls_of(log, "warning")] == [True, False]
+    assert "404" in calls_of(log, "warning")[-1].kwargs["why"]
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1"])
