@@ -219,4 +219,4 @@ def _counted(executor: AgentExecutor, counts: StepCounts, scope: Scope) -> Count
     """The executor for one run, if it knows nothing of budgets (C13) and counts nothing, what is refused included."""
     if scope.budget is not None:
         executor = Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
-    return Counted(executor, counts)
+    return Counted(executor, counts, lambda: scope.hold.is_given_up)

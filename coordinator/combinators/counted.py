@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinator.combinators.runner import Spender, StepKey, runner_of
 from coordinator.counts import StepCounts
 from fanfold.model.step import AgentStepSpec, StepOutcome
@@ -9,11 +11,17 @@ from fanfold.ports import AgentExecutor, OnStepEvent
 
 
 class Counted:
-    """Implements `AgentExecutor` and `StepRunner` around another executor, and counts how its steps end."""
+    """Implements `AgentExecutor` and `StepRunner` around another executor, and counts how its steps end.
 
-    def __init__(self, executor: AgentExecutor, counts: StepCounts) -> None:
+    Steps that are stopped as `is_given_up` says that their run goes on elsewhere are counted there.
+    """
+
+    def __init__(
+        self, executor: AgentExecutor, counts: StepCounts, is_given_up: Callable[[], bool] = lambda: False
+    ) -> None:
         self._runner = runner_of(executor)
         self._counts = counts
+        self._is_given_up = is_given_up
 
     def concurrency_hint(self) -> int:
         """The executor's."""
@@ -32,7 +40,8 @@ class Counted:
         try:
             outcome = await self._runner.run_step(key, spec, on_event)
         except BaseException as error:
-            self._counts.note_raised(spec, error)
+            if not self._is_given_up():
+                self._counts.note_raised(spec, error)
             raise
         self._counts.note_ended(outcome)
         return outcome

@@ -13,6 +13,7 @@ from coordinator.combinators.budgeted import Budgeted
 from coordinator.combinators.counted import Counted
 from coordinator.combinators.runner import StepKey, run_to_end
 from coordinator.counts import StepCounts
+from coordinator.scope import Hold
 from fanfold.measures import MAX_AGENTS, OTHER
 from fanfold.model.step import NO_USAGE, AgentStepSpec, FailureCode, StepFailure, StepOutcome, Usage
 from fanfold.ports import OnStepEvent, Rejection, RejectionReason
@@ -112,6 +113,20 @@ async def test_steps_of_an_executor_that_knows_nothing_of_this_are_counted_too()
     assert raised.failure is not None
     assert raised.failure.code is FailureCode.INTERNAL
     assert counts.ended == {("a", "AGENT_FAILED"): 1, ("a", "CANCELLED"): 1, ("a", "INTERNAL"): 1}
+
+
+@pytest.mark.contract("C8", "C43")
+async def test_a_step_of_a_named_executor_that_is_stopped_as_its_run_moves_has_not_ended() -> None:
+    counts, hold = StepCounts(), Hold()
+    executor = Counted(Executor(), counts, lambda: hold.is_given_up)
+    spec = AgentStepSpec(task_id="t", agent="a", description="d", prompt="wait")
+    waiting = asyncio.create_task(executor.execute_step(spec))
+    await asyncio.sleep(0)
+    hold.give_up()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert counts.ended == {}
 
 
 @pytest.mark.contract("C8", "C13")
