@@ -217,6 +217,11 @@ def _executors(
 
 def _counted(executor: AgentExecutor, counts: StepCounts, scope: Scope) -> Counted:
     """The executor for one run, if it knows nothing of budgets (C13) and counts nothing, what is refused included."""
+
+    def is_given_up() -> bool:
+        return scope.hold.is_given_up
+
     if scope.budget is not None:
-        executor = Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
-    return Counted(executor, counts, lambda: scope.hold.is_given_up)
+        waiting, unaccounted = scope.waiting, scope.unaccounted
+        executor = Budgeted(executor, scope.budget, waiting=waiting, unaccounted=unaccounted, is_given_up=is_given_up)
+    return Counted(executor, counts, is_given_up)

@@ -22,7 +22,8 @@ class Budgeted:
 
     Whatever the executor does for a step counts as one attempt. `uses_model` says of an agent whether its steps may
     spend anything; `waiting` is told of steps that wait for tokens. Steps that are `unaccounted`, by position and
-    stage, were begun before, and nobody knows what they have spent.
+    stage, were begun before, and nobody knows what they have spent. So it is for whoever goes on with a run of those
+    that are stopped as `is_given_up` says that it goes on elsewhere: they are charged there.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Budgeted:
         waiting: Waiting | None = None,
         uses_model: Callable[[str], bool] = _yes,
         unaccounted: Container[tuple[int, int]] = (),
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._runner = runner_of(executor)
         self._budget = budget
         self._waiting = waiting or Waiting()
         self._uses_model = uses_model
         self._unaccounted = unaccounted
+        self._is_given_up = is_given_up
 
     def needs(self, spec: AgentStepSpec) -> int:
         """What is set aside for the step (Spender)."""
@@ -64,7 +67,12 @@ class Budgeted:
             with reservation:
                 reservation.ended(None)  # as far as is known if it raises, or is cancelled
                 listener = partial(_tell, reservation, on_event) if on_event else None
-                outcome = await self._runner.run_step(key, reservation.cap(spec), listener)
+                try:
+                    outcome = await self._runner.run_step(key, reservation.cap(spec), listener)
+                except BaseException:
+                    if self._is_given_up():
+                        reservation.cost = 0
+                    raise
                 reservation.ended(outcome)
                 return outcome
 

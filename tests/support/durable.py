@@ -156,7 +156,13 @@ class World:
         def runner(scope: Scope) -> StepRunner:
             if scope.budget is None:
                 return runner_of(executor)
-            return Budgeted(executor, scope.budget, waiting=scope.waiting, unaccounted=scope.unaccounted)
+            return Budgeted(
+                executor,
+                scope.budget,
+                waiting=scope.waiting,
+                unaccounted=scope.unaccounted,
+                is_given_up=lambda: scope.hold.is_given_up,
+            )
 
         checks = RequestChecks(self._validator, Limits())
         runs = DurableRuns(holding, runners or runner, adopt, checks, WAITS, jobs)

@@ -107,6 +107,25 @@ async def test_what_is_lost_is_charged_before_anything_more_is_set_aside(world: 
     assert end_of(told).run.budget == Budget(limit=100, spent=80, refused_steps=2)
 
 
+@pytest.mark.contract("C19", "C43")
+async def test_what_is_stopped_as_its_run_is_handed_over_is_charged_once(world: World) -> None:
+    one, two = await world.coordinator("one"), await world.coordinator("two")
+    steps = spenders("5 wait", max_tokens=40)
+    asked = opening("r1", budget_tokens=200, detail=EventDetail.LIFECYCLE)
+    seen: list[RunEvent] = []
+    async with one.runs.parallel(asked, steps) as source:
+        while not started(seen):
+            seen += decoded(await source.read())
+        await one.runs.holding.hand_over()
+        with pytest.raises(Unavailable):
+            await read_into(seen, source)
+    await until(lambda: bool([*two.runs.holding]), "the other has it")
+    world.agents.gate.set()
+    again = opening("r1", budget_tokens=200, detail=EventDetail.LIFECYCLE, from_sequence=seen[-1].sequence + 1)
+    told = await events_of(two, again, steps)
+    assert end_of(told).run.budget == Budget(limit=200, spent=45), "40 of which nobody knows, and 5"
+
+
 @pytest.mark.contract("C19")
 async def test_exhaustion_is_told_once_whoever_holds_the_run(world: World) -> None:
     one, two = await world.coordinator("one"), await world.coordinator("two")

@@ -115,18 +115,24 @@ async def test_steps_of_an_executor_that_knows_nothing_of_this_are_counted_too()
     assert counts.ended == {("a", "AGENT_FAILED"): 1, ("a", "CANCELLED"): 1, ("a", "INTERNAL"): 1}
 
 
-@pytest.mark.contract("C8", "C43")
+@pytest.mark.contract("C8", "C13", "C43")
 async def test_a_step_of_a_named_executor_that_is_stopped_as_its_run_moves_has_not_ended() -> None:
-    counts, hold = StepCounts(), Hold()
-    executor = Counted(Executor(), counts, lambda: hold.is_given_up)
+    counts, hold, budget = StepCounts(), Hold(), TokenBudget(100, steps=1)
+
+    def is_given_up() -> bool:
+        return hold.is_given_up
+
+    executor = Counted(Budgeted(Executor(), budget, is_given_up=is_given_up), counts, is_given_up)
     spec = AgentStepSpec(task_id="t", agent="a", description="d", prompt="wait")
     waiting = asyncio.create_task(executor.execute_step(spec))
     await asyncio.sleep(0)
+    assert budget.reserved == 100
     hold.give_up()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert counts.ended == {}
+    assert (budget.spent, budget.reserved) == (0, 0), "the next holder charges it, as nobody knows what it has spent"
 
 
 @pytest.mark.contract("C8", "C13")
