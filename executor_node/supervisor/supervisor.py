@@ -66,6 +66,7 @@ class Supervisor:
         wakeup = _wake_by_signals()
         gc.freeze()  # what forked processes share with us stays shared
         control = self._control.fileno()
+        self._heed(b"")  # of a runtime that has ended already no signal tells
         while self._serving or self._runtime is not None:
             sources = [wakeup, control] if self._serving else [wakeup]
             readable, writable, _ = select.select(sources, sources[1:] if self._outbox else (), (), self._patience())

@@ -232,3 +232,26 @@ async def test_a_runtime_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     _, errors = await process.communicate()
     assert process.returncode == 127
     assert errors == b"cannot start /no/such/runtime: No such file or directory\n"
+
+
+async def test_a_runtime_that_has_ended_before_it_is_watched_is_told() -> None:
+    watch = (
+        "import os, sys\n"
+        "from executor_node.supervisor import protocol\n"
+        "from executor_node.supervisor.supervisor import Supervisor\n"
+        "control, end = protocol.control_pair()\n"
+        "runtime = os.fork()\n"
+        "if runtime == 0:\n"
+        "    os._exit(127)\n"
+        "end.close()\n"
+        "os.waitid(os.P_PID, runtime, os.WEXITED | os.WNOWAIT)\n"
+        "sys.exit(Supervisor(control, sys.exit, runtime=runtime).run())\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", watch)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await process.wait() == 127
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
