@@ -21,6 +21,7 @@ from executor_node.agents.command.leftovers import Claim, kept_too_long, left_be
 from executor_node.agents.command.program import Program
 from executor_node.agents.command.readers import Text
 from executor_node.agents.command.report import Report
+from executor_node.agents.command.turns import turn_in
 from executor_node.supervisor.client import Supervision
 from executor_node.supervisor.protocol import Launch
 from fanfold.agent import AgentFailed
@@ -65,7 +66,8 @@ class Folders:
         self._limits = limits
         # The workspace is what the node was told to work in, whoever owns it.
         settings = ("gc.auto=0", "core.hooksPath=/dev/null", "safe.directory=*")
-        self._git = ("git", "-C", str(self._workspace), *(word for each in settings for word in ("-c", each)))
+        self._settings = tuple(word for each in settings for word in ("-c", each))
+        self._git = ("git", "-C", str(self._workspace), *self._settings)
         self._environment = {"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent", "GIT_TERMINAL_PROMPT": "0"}
 
     @asynccontextmanager
@@ -86,16 +88,14 @@ class Folders:
             if use is WorkspaceUse.COPY:
                 await self._do("cp", "-a", "--reflink=auto", "--", str(self._workspace), str(root))
             else:
-                subfolder = (await self._do(*self._git, "rev-parse", "--show-prefix")).strip()
                 folder.is_worktree = True
-                await self._do(*self._git, "worktree", "add", "--quiet", "--detach", str(root), "HEAD")
-                folder.path = root / subfolder
+                folder.path = await self._make_worktree(root)
             yield folder
         finally:
             try:
                 if not folder.is_kept:
                     if folder.is_worktree:
-                        await self._try(*self._git, "worktree", "remove", "--force", "--force", str(root))
+                        await self._try_worktree("remove", "--force", "--force", str(root))
                     await self._remove(outer)
             finally:
                 claim.release(is_kept=folder.is_kept)
@@ -129,7 +129,21 @@ class Folders:
         is_worktree = (outer / outer.name / ".git").is_file()
         await self._remove(outer)
         if is_worktree:
-            await self._try(*self._git, "worktree", "prune")
+            await self._try_worktree("prune")
+
+    async def _make_worktree(self, root: Path) -> Path:
+        """A worktree of the commit that the workspace is at; gives the folder there that stands for the workspace."""
+        subfolder = (await self._do(*self._git, "rev-parse", "--show-prefix")).strip()
+        # What takes long, to write the files, is done apart, where worktrees do not wait for one another.
+        async with turn_in(self._workspace, self._limits.clean_up_seconds):
+            await self._do(*self._git, "worktree", "add", "--no-checkout", "--quiet", "--detach", str(root), "HEAD")
+        await self._do("git", "-C", str(root), *self._settings, "reset", "--quiet", "--hard")
+        return root / subfolder
+
+    async def _try_worktree(self, *command: str) -> bool:
+        """Have git do something about worktrees, one at a time: it trips over what another git takes away meanwhile."""
+        async with turn_in(self._workspace, self._limits.clean_up_seconds):
+            return await self._try(*self._git, "worktree", *command)
 
     async def _remove(self, outer: Path) -> None:
         """Remove a folder; what says whose it is goes last, so that what is left is found by the next node."""
