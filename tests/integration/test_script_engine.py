@@ -13,7 +13,7 @@ import pytest_asyncio
 from coordinator.scripts.engine import quickjs
 from coordinator.scripts.engine.engine import EngineFailed, ScriptSyntaxError
 from coordinator.scripts.engine.quickjs import QuickJsEngine
-from support.mesh import until
+from support.mesh import DEADLINE, until
 from support.promptness import once_within
 from support.scripts import RUN, limits, result_of, start_of, talking
 
@@ -103,6 +103,20 @@ async def test_processes_are_kept_ready_and_replaced_as_they_are_taken_or_lost()
         await until(lambda: len(engine._idle) == 3, "and three are ready again")
         left = [process.pid for process in engine._idle]
     await until(lambda: not any(map(is_running, left)), "none is left behind")
+
+
+@pytest.mark.contract("C30")
+async def test_a_script_that_waits_for_a_process_as_the_zygote_dies_gets_one_of_the_next() -> None:
+    async with QuickJsEngine(limits(), spare=0) as engine:
+        assert (await result_of(engine, "return 1"))[0]["value"] == 1
+        assert engine._zygote is not None
+        zygote = engine._zygote.process
+        zygote.send_signal(signal.SIGSTOP)
+        waiting = asyncio.create_task(result_of(engine, "return 2"))
+        await until(lambda: bool(engine._waiting), "it waits")
+        zygote.kill()
+        async with asyncio.timeout(DEADLINE):
+            assert (await waiting)[0]["value"] == 2
 
 
 async def test_it_holds_nothing_of_the_coordinators_environment(monkeypatch: pytest.MonkeyPatch) -> None:

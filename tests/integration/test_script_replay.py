@@ -142,6 +142,9 @@ async def test_a_cancelled_script_has_its_result_at_once_and_its_block_ends_when
     async with pair(tmp_path, stop_grace=3.0) as two, Mesh(two.second) as mesh:
         async with mesh.workflow(stubborn, meta=META, workflow_id="w") as run:
             await until((two.workspace / "pid").exists, "its agent runs")
+            async for event in run.events():
+                if event.kind is kinds.AGENT_START:
+                    break
             await run.cancel("enough")
             result = await run.result()
             assert (result.stop_reason, result.agents_started) == (StopReason.CANCELLED, 1)

@@ -177,6 +177,7 @@ class QuickJsEngine:
         self._idle.append(process)
 
     async def _fork(self) -> QuickJsProcess:
+        was_there = self._zygote is not None
         try:
             async with asyncio.timeout(START_SECONDS):
                 process = await self._forked(await self._running_zygote())
@@ -185,6 +186,8 @@ class QuickJsEngine:
             if self._zygote is not None:
                 await self._zygote.end()
                 self._zygote = None
+            if was_there:  # it may have died just now: a new one tells whether processes can be had
+                return await self._fork()
             raise EngineFailed(f"the script engine cannot be started: {error or type(error).__name__}") from None
 
     async def _running_zygote(self) -> _Zygote:
