@@ -151,7 +151,7 @@ class JobRegistryServicer:
         SUPERSEDED, somebody attached after this stream.
         NOT_FOUND           re-attachment to a job that is not there, or, reason GONE, that the registry has given up.
         DEADLINE_EXCEEDED   nothing came to open the stream with, or `started` did not come in time.
-        UNAVAILABLE         the registry stops, or cannot write. Come back.
+        UNAVAILABLE         the registry stops, or cannot write, or another stream came at the same time. Come back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,7 +89,7 @@ class JobRegistryStub:
                           SUPERSEDED, somebody attached after this stream.
       NOT_FOUND           re-attachment to a job that is not there, or, reason GONE, that the registry has given up.
       DEADLINE_EXCEEDED   nothing came to open the stream with, or `started` did not come in time.
-      UNAVAILABLE         the registry stops, or cannot write. Come back.
+      UNAVAILABLE         the registry stops, or cannot write, or another stream came at the same time. Come back.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_registry_pb2.GetJobRequest, _job_registry_pb2.GetJobResponse]
     """Tells how a job fares."""
@@ -206,7 +206,7 @@ class JobRegistryAsyncStub(JobRegistryStub):
                           SUPERSEDED, somebody attached after this stream.
       NOT_FOUND           re-attachment to a job that is not there, or, reason GONE, that the registry has given up.
       DEADLINE_EXCEEDED   nothing came to open the stream with, or `started` did not come in time.
-      UNAVAILABLE         the registry stops, or cannot write. Come back.
+      UNAVAILABLE         the registry stops, or cannot write, or another stream came at the same time. Come back.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_registry_pb2.GetJobRequest, _job_registry_pb2.GetJobResponse]  # type: ignore[assignment]
     """Tells how a job fares."""
@@ -326,7 +326,7 @@ class JobRegistryServicer(metaclass=_abc_1.ABCMeta):
                               SUPERSEDED, somebody attached after this stream.
           NOT_FOUND           re-attachment to a job that is not there, or, reason GONE, that the registry has given up.
           DEADLINE_EXCEEDED   nothing came to open the stream with, or `started` did not come in time.
-          UNAVAILABLE         the registry stops, or cannot write. Come back.
+          UNAVAILABLE         the registry stops, or cannot write, or another stream came at the same time. Come back.
         """
 
     @_abc_1.abstractmethod
