@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
-from support.adopted import CERTAINTY, LEASE, Coordinator, Machine, Two, coordinator, held_by, settled_once
+from support.adopted import CERTAINTY, LEASE, Machine, Two, held_by, settled_once
 from support.mesh import until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C19")]
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path, AsyncExitStack())
-    await machine.boot()
-    yield machine
-    await machine.stack.aclose()
-
-
-@pytest.fixture
-async def two(machine: Machine) -> AsyncIterator[tuple[Coordinator, Coordinator]]:
-    async with coordinator(machine, "first") as first, coordinator(machine, "second") as second:
-        yield first, second
 
 
 @pytest.mark.contract("F3")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -13,24 +10,10 @@ from coordinator.combinators.runner import StepKey
 from coordinator.placement.adoption import part_with_rest
 from fanfold.errors import Aborted
 from fanfold.model.step import AgentStepSpec, StepEnded, StepPolicy, StepProgressed, StepStarted
-from support.adopted import GRACE, LEASE, Coordinator, Machine, Two, coordinator, held_by, settled_once
+from support.adopted import GRACE, LEASE, Machine, Two, coordinator, held_by, settled_once
 from support.mesh import until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C19")]
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path, AsyncExitStack())
-    await machine.boot()
-    yield machine
-    await machine.stack.aclose()
-
-
-@pytest.fixture
-async def two(machine: Machine) -> AsyncIterator[tuple[Coordinator, Coordinator]]:
-    async with coordinator(machine, "first") as first, coordinator(machine, "second") as second:
-        yield first, second
 
 
 @pytest.mark.contract("C11", "F2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -14,24 +13,10 @@ from coordinator.scope import Scope
 from executor_node.app import running as running_node
 from executor_node.supervisor.client import Supervision
 from fanfold.model.step import AgentStepSpec
-from support.adopted import Coordinator, Holding, Machine, Two, coordinator, held_by
+from support.adopted import Holding, Machine, Two, coordinator, held_by
 from support.mesh import node_config, until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C19")]
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path, AsyncExitStack())
-    await machine.boot()
-    yield machine
-    await machine.stack.aclose()
-
-
-@pytest.fixture
-async def two(machine: Machine) -> AsyncIterator[tuple[Coordinator, Coordinator]]:
-    async with coordinator(machine, "first") as first, coordinator(machine, "second") as second:
-        yield first, second
 
 
 @pytest.mark.contract("C10")

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
-
 import pytest
 
 from coordinator.combinators.runner import StepKey
 from fanfold.model.step import AgentStepSpec, FailureCode, StepPolicy
-from support.adopted import Coordinator, Machine, Two, coordinator, held_by, settled_once
+from support.adopted import Machine, Two, held_by, settled_once
 from support.mesh import until
 
 pytestmark = [pytest.mark.process, pytest.mark.contract("C19")]
-
-
-@pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path, AsyncExitStack())
-    await machine.boot()
-    yield machine
-    await machine.stack.aclose()
-
-
-@pytest.fixture
-async def two(machine: Machine) -> AsyncIterator[tuple[Coordinator, Coordinator]]:
-    async with coordinator(machine, "first") as first, coordinator(machine, "second") as second:
-        yield first, second
 
 
 async def test_an_outcome_that_was_not_recorded_is_taken_over(machine: Machine, two: Two) -> None:

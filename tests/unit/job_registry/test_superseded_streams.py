@@ -19,6 +19,19 @@ from support.mesh import until
 from support.produced import BOB, SPEC, kept, states
 
 
+class SlowToAttach(MemoryJobStore):
+    """Attaches once it may; `reached` tells that it was asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def attach(self, *args: Any) -> KeptJob:
+        self.reached.set()
+        await self.may_go_on.wait()
+        return await super().attach(*args)
+
+
 @pytest.mark.contract("C32")
 async def test_a_stream_that_opens_a_request_again_ends_the_one_before() -> None:
     async with jobs_in() as jobs:
@@ -113,21 +126,15 @@ async def test_a_superseded_stream_writes_nothing_any_more() -> None:
 
 @pytest.mark.contract("C32", "C35")
 async def test_whoever_is_superseded_while_it_settles_settles_nothing() -> None:
-    class Slow(MemoryJobStore):
-        async def attach(self, *args: Any) -> KeptJob:
-            reached.set()
-            await may_go_on.wait()
-            return await super().attach(*args)
-
-    reached, may_go_on = asyncio.Event(), asyncio.Event()
-    async with jobs_in(Slow()) as jobs:
+    store = SlowToAttach()
+    async with jobs_in(store) as jobs:
         first, second = Producing(jobs), Producing(jobs)
         job = await first.register()
         second.say(Reattach(job.id, 2))
-        await reached.wait()
+        await store.reached.wait()
         first.say(Settled(JobState.FAILED, "late"))
         await asyncio.sleep(0.05)  # so that it waits for its turn
-        may_go_on.set()
+        store.may_go_on.set()
         await second.heard(Committed)
         assert isinstance(await first.failure(), Aborted)
         assert (await states(jobs))[job.id] is JobState.RUNNING
@@ -145,20 +152,14 @@ async def test_what_a_stream_says_after_its_end_is_not_heard() -> None:
 
 
 async def test_a_stream_that_breaks_while_it_takes_a_job_over_leaves_it_where_it_is() -> None:
-    class Slow(MemoryJobStore):
-        async def attach(self, *args: Any) -> KeptJob:
-            reached.set()
-            await may_go_on.wait()
-            return await super().attach(*args)
-
-    reached, may_go_on = asyncio.Event(), asyncio.Event()
-    async with jobs_in(Slow()) as jobs:
+    store = SlowToAttach()
+    async with jobs_in(store) as jobs:
         first, second = Producing(jobs), Producing(jobs)
         job = await first.register()
         second.say(Reattach(job.id, 2))
-        await reached.wait()
+        await store.reached.wait()
         await second.leave()
-        may_go_on.set()
+        store.may_go_on.set()
         assert (await first.settle()).state is JobState.COMPLETED
 
 
@@ -166,20 +167,14 @@ async def test_a_stream_that_breaks_while_it_takes_a_job_over_leaves_it_where_it
 async def test_a_stream_that_comes_late_to_the_store_takes_no_job_from_the_registry_where_its_producer_is_by_now() -> (
     None
 ):
-    class Slow(MemoryJobStore):
-        async def attach(self, *args: Any) -> KeptJob:
-            reached.set()
-            await may_go_on.wait()
-            return await super().attach(*args)
-
-    store, reached, may_go_on = Slow(), asyncio.Event(), asyncio.Event()
+    store = SlowToAttach()
     async with jobs_in(store) as jobs:
         first, late, again = Producing(jobs), Producing(jobs), Producing(jobs)
         job = await first.register()
         late.say(Reattach(job.id, 1))
-        await reached.wait()
+        await store.reached.wait()
         elsewhere = await MemoryJobStore.attach(store, 1, 1, "elsewhere", 1)
-        may_go_on.set()
+        store.may_go_on.set()
         error = await late.failure()
         assert isinstance(error, Unavailable)
         assert error.reason == "OVERTAKEN"
