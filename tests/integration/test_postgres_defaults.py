@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import make_url
@@ -17,12 +16,6 @@ from fanfold.sql.writer import Transaction
 from support.journals import postgres_journal
 from support.mesh import until
 from support.postgres import Server, execute
-
-
-@pytest.fixture
-def url(postgres: Server) -> Iterator[str]:
-    with postgres.database() as its_url:
-        yield its_url
 
 
 def set_default(url: str, name: str, value: str) -> None:

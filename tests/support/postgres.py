@@ -190,3 +190,12 @@ def _unprivileged() -> list[str]:
     nobody = pwd.getpwnam("nobody")
     become = f"os.setgroups([]); os.setgid({nobody.pw_gid}); os.setuid({nobody.pw_uid})"
     return [sys.executable, "-IS", "-c", f"import os, sys; {become}; os.execv(sys.argv[1], sys.argv[1:])"]
+
+
+def cut_all(url: str) -> None:
+    """End all connections to a database but the one that does it, and wait until they have ended."""
+    execute(
+        url,
+        "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid != pg_backend_pid()",
+    )
